@@ -380,7 +380,7 @@ def test_a_late_answer_is_never_taken_for_the_next_one(api):
         assert client.get_ack("t") == 0
 
 
-def test_half_an_answer_and_nonsense_are_told_apart(api):
+def test_an_incomplete_reply_and_garbage_raise_different_errors(api):
     """A truncated reply raises UnavailableError; an invalid reply raises ProtocolError."""
     replies = iter([b"\x05\0\0\0AC", b"\x05\0\0\0HTTP/", b"\xff\xff\xff\xff"])
 

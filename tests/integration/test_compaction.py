@@ -273,8 +273,8 @@ def test_a_tombstone_waits_for_a_registered_reader(broker, clock):
     assert words(consume(broker)) == ["a"]
     (row,) = api.get("/api/compaction", topic="t")["partitions"]
     assert "wait for slow" in row["explain"]
-    said = {"action": "advance", "topic": "t", "reader": "slow", "partition": 0, "offset": 2}
-    api.post("/api/readers", said)
+    options = {"action": "advance", "topic": "t", "reader": "slow", "partition": 0, "offset": 2}
+    api.post("/api/readers", options)
     (outcome,) = compact(broker, demand=False)
     assert outcome.rule == "horizon"
     assert consume(broker) == []

@@ -51,10 +51,10 @@ def test_a_delivery_takes_no_cursor_past_the_end(broker):
     """A delivery with such a cursor is rejected entirely and no cursor moves."""
     at = {"reader": "r", "topic": "t", "partition": 0}
     for offset in (4, OFFSET_MAX + 1):
-        said = {"query": "q", "batch": 0, "job": "j", "parts": []}
+        options = {"query": "q", "batch": 0, "job": "j", "parts": []}
         with pytest.raises(RequestError):
             JsonClient(broker.http).post(
-                "/api/deliveries", {**said, "cursors": [{**at, "start": 0, "offset": offset}]}
+                "/api/deliveries", {**options, "cursors": [{**at, "start": 0, "offset": offset}]}
             )
     assert JsonClient(broker.http).get("/api/deliveries", query="q") == {"deliveries": {}}
     assert cursor(broker) is None

@@ -69,14 +69,14 @@ def test_a_consumer_gets_what_is_sound_an_error_and_the_rest_after_a_seek(broker
         rest += consume(consumer, RECORDS - DAMAGED - len(rest))[0]
     assert rest == [*(b"v%d" % n for n in range(DAMAGED + 1, RECORDS)), b"last"]
     consumer.close()
-    status, told = health(broker)
-    assert (status, f"offsets {DAMAGED} to {DAMAGED}" in told) == (503, True)
+    status, report = health(broker)
+    assert (status, f"offsets {DAMAGED} to {DAMAGED}" in report) == (503, True)
     _, metrics = http_get(broker.http, "/metrics")
     assert 'cordwood_damaged_ranges{partition="0",topic="t"} 1.0' in metrics
     assert "cordwood_damage_found_total 1.0" in metrics
 
 
-def test_line_readers_are_told_where_to_go_on(broker: Broker):
+def test_line_readers_get_the_position_to_continue_from(broker: Broker):
     """GET fails at the damaged offset and names the next one; RESET skips the damage."""
     got = [ask(broker.control, "GET t AS r") for _ in range(DAMAGED + 1)]
     assert got[:DAMAGED] == [b"OK v%d" % n for n in range(DAMAGED)]
@@ -89,9 +89,9 @@ def test_line_readers_are_told_where_to_go_on(broker: Broker):
 def test_the_scrub_finds_it_before_a_reader_does(broker: Broker):
     """Scrub exits with code 5 and prints the offsets; health and commands then report them."""
     assert health(broker) == (200, "")
-    told = run("segment", "scrub", "t", "--quiet", "--format", "json", "--broker", broker.kafka)
-    (row,) = json.loads(told.stdout)
-    assert (told.exit_code, row["first_offset"], row["last_offset"]) == (5, DAMAGED, DAMAGED)
+    answer = run("segment", "scrub", "t", "--quiet", "--format", "json", "--broker", broker.kafka)
+    (row,) = json.loads(answer.stdout)
+    assert (answer.exit_code, row["first_offset"], row["last_offset"]) == (5, DAMAGED, DAMAGED)
     assert health(broker)[0] == 503
     listed = run("segment", "ls", "t", "--data", str(broker.data), "--format", "json")
     rows = json.loads(listed.stdout)
@@ -103,7 +103,7 @@ def test_the_scrub_finds_it_before_a_reader_does(broker: Broker):
     assert (checked.exit_code, "damaged_partitions" in checked.output) == (5, True)
 
 
-def test_damage_is_told_after_a_restart_until_the_segment_is_whole_again(broker: Broker):
+def test_damage_is_reported_after_a_restart_until_the_segment_is_repaired(broker: Broker):
     """After a restart, damage is still reported; once the segment is intact, it is not."""
     run("segment", "scrub", "--quiet", "--broker", broker.kafka)
     broker.stop()
@@ -120,6 +120,6 @@ def test_damage_is_told_after_a_restart_until_the_segment_is_whole_again(broker:
 def test_printing_a_damaged_topic_is_one_sentence(broker: Broker):
     """``cat`` fails with CorruptionError and exit code 5, from files and from a broker."""
     for where in (("--data", str(broker.data)), ("--broker", broker.kafka)):
-        told = run("cat", "t", *where)
-        assert isinstance(told.exception, CorruptionError), told.exception
-        assert told.exception.exit_code == 5
+        report = run("cat", "t", *where)
+        assert isinstance(report.exception, CorruptionError), report.exception
+        assert report.exception.exit_code == 5

@@ -56,10 +56,12 @@ def ask(broker: Broker, method: str, path: str, body: object = None) -> Any:
 def broker():
     """A broker with a topic, a reader and a route, created over HTTP as the page documents."""
     with Broker() as running:
-        told = {"topic": "orders", "reader": "billing"}
-        made = ask(running, "POST", "/api/readers", {"action": "register", "create": True, **told})
+        fields = {"topic": "orders", "reader": "billing"}
+        made = ask(
+            running, "POST", "/api/readers", {"action": "register", "create": True, **fields}
+        )
         assert made == {"ok": True}
-        moved = {"action": "reset", "partition": 0, "offset": 0, **told}
+        moved = {"action": "reset", "partition": 0, "offset": 0, **fields}
         assert ask(running, "POST", "/api/readers", moved) == {"ok": True}
         route = {"kind": "prefix", "key": "orders", "topic": "sales"}
         assert ask(running, "POST", "/api/routes", route) == {"ok": True}

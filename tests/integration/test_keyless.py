@@ -108,9 +108,9 @@ def test_a_delivery_with_a_keyless_record_is_refused_whole(broker):
     (staging / "file").write_bytes(data)
     sha256 = hashlib.sha256(data).hexdigest()
     part = {"topic": "kept", "partition": 0, "file": "file", "sha256": sha256}
-    said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
+    options = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(InvalidRecord, match="kept is compacted"):
-        JsonClient(broker.http).post("/api/deliveries", said)
+        JsonClient(broker.http).post("/api/deliveries", options)
     assert high_watermark(broker.control, "kept") == 0
 
 

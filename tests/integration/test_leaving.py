@@ -195,20 +195,20 @@ def test_a_subscription_that_fails_ends_its_connection(broker, monkeypatch, capl
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET /heal", b"POST /api/cut HTTP/1.1\r\nhost: localhost\r\n"]
+    "output", [b"", b"GET /heal", b"POST /api/cut HTTP/1.1\r\nhost: localhost\r\n"]
 )
-def test_an_http_client_that_leaves_mid_request_is_let_go(broker, said):
+def test_an_http_client_that_leaves_mid_request_is_let_go(broker, output):
     """An incomplete HTTP request releases its connection after a close or a reset."""
     for is_rude in (False, True) * 30:
-        wire = Wire(broker.http).send(said)
+        wire = Wire(broker.http).send(output)
         wire.reset() if is_rude else wire.close()
     gone(broker, "http")
 
 
-@pytest.mark.parametrize("said", [b"", b"HELLO me\n", b"HELLO me\nk|1|1|ha", b"k|1|1|half"])
-def test_an_ingress_client_that_leaves_is_let_go(broker, said):
+@pytest.mark.parametrize("output", [b"", b"HELLO me\n", b"HELLO me\nk|1|1|ha", b"k|1|1|half"])
+def test_an_ingress_client_that_leaves_is_let_go(broker, output):
     """An ingress client may disconnect between lines, within a line or after HELLO."""
     for is_rude in (False, True) * 20:
-        wire = Wire(broker.ingress).send(said)
+        wire = Wire(broker.ingress).send(output)
         wire.reset() if is_rude else wire.close()
     gone(broker, "ingress")

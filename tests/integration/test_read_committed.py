@@ -83,8 +83,8 @@ COMMITTED = [b"b1", b"b2", b"b3", b"b4", b"a3", b"b6"]
 def read(*, start=None, **options):
     """Return the shortened values that a query with these options reads, and its bounds."""
     names = {"servers": "kafka.bootstrap.servers", "path": "path", "level": "kafka.isolation.level"}
-    said = {names[name]: str(value) for name, value in options.items()}
-    parsed = parse_options({"subscribe": TP.topic, **said}, streaming=False)
+    fields = {names[name]: str(value) for name, value in options.items()}
+    parsed = parse_options({"subscribe": TP.topic, **fields}, streaming=False)
     values = []
     with open_log(parsed) as log:
         bounds = log.bounds([TP])[TP]

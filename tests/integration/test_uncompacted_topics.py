@@ -34,9 +34,9 @@ async def test_the_log_says_it_once_for_the_first_compacted_topic(tmp_path, capl
         await asyncio.wait_for(warn_about_compaction(service.broker), 30)  # as after a restart
     finally:
         await service.stop()
-    said, again = warnings_in(caplog)
-    assert said == again
-    assert "cordwood pipeline run" in said
+    output, again = warnings_in(caplog)
+    assert output == again
+    assert "cordwood pipeline run" in output
 
 
 def test_topic_describe_says_it_and_how_to_change_it():

@@ -46,8 +46,8 @@ def foreign(broker: Broker, listener: str) -> dict[str, int]:
 def status(broker: Broker, method: str, path: str, body: bytes | None, **headers: str) -> int:
     """Send one request and return the reply's status code."""
     connection = http.client.HTTPConnection(*parse(broker.http), timeout=30)
-    said = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request(method, path, body, said)
+    options = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, options)
     answer = connection.getresponse()
     text = answer.read()
     assert json.loads(text), text
@@ -93,8 +93,8 @@ def test_a_crowd_of_strangers_is_counted_and_logged_once(broker, caplog):
     for _ in range(20):
         with Wire(broker.control) as wire:
             wire.send(PAGE).rest()
-    said = [r for r in caplog.records if "connection.foreign" in r.getMessage()]
-    assert (len(said), foreign(broker, "control")) == (1, {"UNEXPECTED_HTTP": 20})
+    output = [r for r in caplog.records if "connection.foreign" in r.getMessage()]
+    assert (len(output), foreign(broker, "control")) == (1, {"UNEXPECTED_HTTP": 20})
     text = http_get(broker.http, "/metrics")[1]
     sample = 'cordwood_connections_foreign_total{error="UNEXPECTED_HTTP",listener="control"} 20.0'
     assert sample in text
@@ -118,9 +118,12 @@ def test_no_route_takes_what_a_foreign_page_may_send_unasked(broker):
         for kind in FORMS:
             if route.takes is None:
                 continue
-            said = {"content_type": kind} if kind else {}
-            assert status(broker, method, path, b'{"topic": "keep"}', **said) == 415, (path, kind)
-            assert status(broker, method, path, b"", **said) == 415, (path, kind)
+            options = {"content_type": kind} if kind else {}
+            assert status(broker, method, path, b'{"topic": "keep"}', **options) == 415, (
+                path,
+                kind,
+            )
+            assert status(broker, method, path, b"", **options) == 415, (path, kind)
 
 
 def test_every_route_declares_what_it_takes(broker):
@@ -173,8 +176,8 @@ def test_a_foreign_page_is_refused_by_every_route_of_the_api(broker, page):
 def test_a_target_that_names_another_host_is_refused(broker):
     """The host in ``GET http://name/path`` overrides the Host header and must be allowed too."""
     with Wire(broker.http) as wire:
-        said = wire.send(b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert said.rest().startswith(b"HTTP/1.1 421 Misdirected Request")
+        output = wire.send(b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert output.rest().startswith(b"HTTP/1.1 421 Misdirected Request")
 
 
 def test_the_brokers_own_page_may_use_the_api(broker):

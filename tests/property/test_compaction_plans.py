@@ -24,7 +24,7 @@ ages = st.integers(-1000, 10_000)
 
 
 @st.composite
-def facts(draw) -> CompactionInputs:
+def compaction_inputs(draw) -> CompactionInputs:
     sealed, offset = [], draw(st.integers(0, 50))
     for _ in range(draw(st.integers(0, 6))):
         span = draw(st.integers(1, 20))
@@ -62,7 +62,7 @@ def facts(draw) -> CompactionInputs:
     )
 
 
-@given(facts())
+@given(compaction_inputs())
 def test_a_plan_takes_a_run_of_whole_sealed_segments_from_the_start(made):
     """A plan takes clean, then dirty segments without a gap.
 
@@ -76,7 +76,7 @@ def test_a_plan_takes_a_run_of_whole_sealed_segments_from_the_start(made):
     assert 0 <= plan.ratio <= 1
 
 
-@given(facts(), st.booleans())
+@given(compaction_inputs(), st.booleans())
 def test_planned_again_after_a_pass_nothing_is_due(made, demand):
     """A pass leaves its range clean and no horizon due, so a plan at the same time is empty."""
     plan = plan_compaction(made, demand=demand)
@@ -91,7 +91,7 @@ def test_planned_again_after_a_pass_nothing_is_due(made, demand):
     assert again.rule is None
 
 
-@given(facts())
+@given(compaction_inputs())
 def test_a_plan_is_due_for_one_reason_or_waits_for_one(made):
     """A plan has either a rule or a reason to wait, never both, and both can be explained."""
     plan = plan_compaction(made)
@@ -99,8 +99,8 @@ def test_a_plan_is_due_for_one_reason_or_waits_for_one(made):
     assert explain(plan, made).startswith("due" if plan.rule else "not due")
 
 
-@given(facts())
-def test_nothing_becomes_due_by_time_alone_before_it_is_said_to(made):
+@given(compaction_inputs())
+def test_nothing_becomes_due_by_time_alone_before_next_due(made):
     """An unchanged log is not due before ``next_due_ms``."""
     plan = plan_compaction(made)
     if plan.rule is not None:

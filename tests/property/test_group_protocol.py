@@ -159,7 +159,7 @@ def test_any_requests_in_any_order_keep_the_books_and_end_answered(steps, delay_
 
 
 @given(st.lists(moves, max_size=60))
-def test_each_generation_is_told_one_leader_and_each_member_once(steps):
+def test_each_generation_has_one_leader_and_each_member_once(steps):
     """All members of a new generation get the same leader.
 
     Only the leader gets the list of members.
@@ -168,15 +168,15 @@ def test_each_generation_is_told_one_leader_and_each_member_once(steps):
     for step in steps:
         before = len(chaos.service.trace)
         chaos.move(*step)
-        told = [
+        report = [
             each.answer
             for each in chaos.service.trace[before:]
             if isinstance(each, Reply)
             and isinstance(each.answer, JoinReply)
             and not each.answer.code
         ]
-        for generation in {each.generation for each in told}:
-            same = [each for each in told if each.generation == generation]
+        for generation in {each.generation for each in report}:
+            same = [each for each in report if each.generation == generation]
             assert len({each.leader for each in same}) == 1
             assert len({each.member_id for each in same}) == len(same)
             assert all(each.member_id == each.leader for each in same if each.members)

@@ -23,12 +23,12 @@ class Connections(RuleBasedStateMachine):
         self.now = 0.0
         self.missing: dict[int, int] = {}  # bytes that a peer's frame still needs
         self.waiting: set[int] = set()
-        self.room: dict[int, int] = {}
+        self.reserved: dict[int, int] = {}
         self.whole: dict[int, list[int]] = {}
         self.asked: dict[int, int] = {}
 
     def _got(self, peer, size):
-        self.room[peer] = self.room.get(peer, 0) + size
+        self.reserved[peer] = self.reserved.get(peer, 0) + size
 
     def _admit(self):
         for peer in self.memory.admitted(self.now):
@@ -38,7 +38,7 @@ class Connections(RuleBasedStateMachine):
     @rule(peer=PEERS, size=st.integers(1, FRAME_MAX), first=st.integers(1, FRAME_MAX))
     def announce(self, peer, size, first):
         """A peer announces a frame and takes the first part of its memory."""
-        if peer in self.room or peer in self.waiting:
+        if peer in self.reserved or peer in self.waiting:
             return
         self.missing[peer] = size - min(first, size)
         if self.memory.take(peer, min(first, size), self.now):
@@ -50,7 +50,7 @@ class Connections(RuleBasedStateMachine):
     @rule(peer=PEERS)
     def grow(self, peer):
         """The peer takes the rest of the memory that its frame needs."""
-        if peer in self.room and peer not in self.waiting and self.missing.get(peer):
+        if peer in self.reserved and peer not in self.waiting and self.missing.get(peer):
             size, self.missing[peer] = self.missing[peer], 0
             if self.memory.take(peer, size, self.now):
                 self._got(peer, size)
@@ -61,8 +61,8 @@ class Connections(RuleBasedStateMachine):
     @rule(peer=PEERS)
     def complete(self, peer):
         """The last byte of the peer's frame arrives."""
-        if peer in self.room and peer not in self.waiting and not self.missing[peer]:
-            size = self.room.pop(peer)
+        if peer in self.reserved and peer not in self.waiting and not self.missing[peer]:
+            size = self.reserved.pop(peer)
             self.memory.completed(peer, size)
             self.whole.setdefault(peer, []).append(size)
 
@@ -78,7 +78,7 @@ class Connections(RuleBasedStateMachine):
         """The peer disconnects."""
         self.memory.leave(peer)
         self.memory.give_back(peer, sum(self.whole.pop(peer, [])))
-        self.room.pop(peer, None)
+        self.reserved.pop(peer, None)
         self.missing.pop(peer, None)
         self.waiting.discard(peer)
         self.asked.pop(peer, None)
@@ -87,14 +87,14 @@ class Connections(RuleBasedStateMachine):
     @invariant()
     def counts_what_is_held(self):
         """The memory in use belongs to arriving frames and unanswered requests only."""
-        held = sum(self.room.values()) + sum(map(sum, self.whole.values()))
+        held = sum(self.reserved.values()) + sum(map(sum, self.whole.values()))
         assert self.memory.used_bytes == held
         assert self.memory.waiting.keys() == self.waiting
 
     @invariant()
     def stays_near_the_budget(self):
         """Arriving frames exceed the budget by at most one frame."""
-        arriving = sum(self.room.values())
+        arriving = sum(self.reserved.values())
         assert arriving <= BUDGET + FRAME_MAX
 
     @precondition(lambda self: self.waiting)

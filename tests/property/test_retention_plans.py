@@ -123,7 +123,7 @@ def test_the_hard_cap_holds_after_a_plan(case):
 
 
 @given(partitions())
-def test_what_is_held_goes_once_its_keepers_let_go(case):
+def test_a_held_segment_is_dropped_once_nothing_holds_it(case):
     """Once all readers have passed and the archive is complete, every held segment is dropped."""
     sealed, active, readers, log_start, config, _ = case
     plan = plan_of(case)

@@ -48,7 +48,7 @@ class Disk:
         self.txn_record = None
         self.open = {each: [] for each in OUTPUTS}  # transactions with records, no marker yet
         self.epochs = dict.fromkeys(OUTPUTS, (-1, -1))
-        self.fates = {}  # transaction → partition → committed?
+        self.outcomes = {}  # transaction → partition → committed?
         self.applied = []  # transactions whose offsets became cursors, in order
 
     def append(self, partition, producer, transaction) -> None:
@@ -59,7 +59,7 @@ class Disk:
     def mark(self, partition, producer, commit) -> None:
         self.epochs[partition] = max(self.epochs[partition], producer)
         for transaction in self.open[partition]:
-            self.fates.setdefault(transaction, {})[partition] = commit
+            self.outcomes.setdefault(transaction, {})[partition] = commit
         self.open[partition] = []
 
 
@@ -139,7 +139,7 @@ class Producer:
         self.number = 0
         self.ending = None
         self.staged = False
-        self.told = {}  # transaction → committed?
+        self.acknowledged = {}  # transaction → committed?
         self.sure = set()  # transactions whose staged offsets were confirmed
         self.retired = []
 
@@ -191,7 +191,7 @@ class Producer:
         if answer is None or answer.code == Code.CONCURRENT_TRANSACTIONS:
             return  # the client asks again later
         if answer.code == Code.NONE:
-            self.told[self.number] = self.ending
+            self.acknowledged[self.number] = self.ending
         self._begin()
 
     def wait(self, index, *_):
@@ -261,13 +261,13 @@ def _check(disk: Disk, producer: Producer) -> None:
         "Ongoing",
         "PrepareCommit",
     }
-    for transaction, fates in disk.fates.items():
-        assert len(set(fates.values())) == 1, f"{transaction} is half committed"
-        committed = next(iter(fates.values()))
-        assert producer.told.get(transaction, committed) is committed
+    for transaction, outcomes in disk.outcomes.items():
+        assert len(set(outcomes.values())) == 1, f"{transaction} is half committed"
+        committed = next(iter(outcomes.values()))
+        assert producer.acknowledged.get(transaction, committed) is committed
         assert transaction not in disk.applied or committed
         assert not (committed and transaction in producer.sure) or transaction in disk.applied
-    for transaction, committed in producer.told.items():
+    for transaction, committed in producer.acknowledged.items():
         if transaction in producer.sure:
             assert (transaction in disk.applied) is committed
     assert len(disk.applied) == len(set(disk.applied)), "offsets were moved twice"
@@ -275,7 +275,7 @@ def _check(disk: Disk, producer: Producer) -> None:
 
 
 @given(st.data())
-def test_a_ledger_survives_its_json_form(data):
+def test_a_transaction_record_survives_its_json_form(data):
     """Parsing an encoded transaction record returns the same record."""
     broker = Broker(Disk())
     producer = Producer(broker)

@@ -97,7 +97,7 @@ def is_accepted(batch) -> bool:
     st.sampled_from([Codec.NONE, Codec.LZ4]),
     st.builds(RecordRules, st.booleans(), timestamps, timestamps),
 )
-def test_both_ways_find_the_same_refused_records(found, codec, rules):
+def test_both_paths_find_the_same_refused_records(found, codec, rules):
     """The kernel and plain Python list the same records, and none if the rules allow all."""
     data = encode_batch(records_of(found), codec=codec)
     expected = find_plainly(data, rules, 1 << 20)

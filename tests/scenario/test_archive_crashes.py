@@ -41,7 +41,7 @@ from support.steps import (
 RECORDS = 30
 BUNDLE = 16
 READER = "r"
-FATES = ("kept", "deleted", "created again")
+OUTCOMES = ("kept", "deleted", "created again")
 
 
 class House:
@@ -72,11 +72,11 @@ class House:
         self.control.register(name, READER)
         self.control.ack(name, READER, records)
 
-    def suffer(self, name: str, fate: str) -> None:
+    def suffer(self, name: str, outcome: str) -> None:
         """Keep, delete or recreate the topic."""
-        if fate != "kept":
+        if outcome != "kept":
             self.kafka.delete_topic(name)
-        if fate == "created again":
+        if outcome == "created again":
             self.create(name, b"new")
 
     def values(self, name: str) -> list[bytes]:
@@ -201,9 +201,9 @@ def effects(house, archive, tmp_path):
     return steps.names
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("outcome", OUTCOMES)
 def test_an_archive_killed_before_any_effect_is_finished_by_the_next_run(
-    house, archive, effects, tmp_path, fate
+    house, archive, effects, tmp_path, outcome
 ):
     """The next run succeeds unless the topic was deleted before it."""
     for after in range(len(effects)):
@@ -212,10 +212,10 @@ def test_an_archive_killed_before_any_effect_is_finished_by_the_next_run(
         with pytest.raises(Killed):
             archive(topic, steps)
         expect_sound(house, tmp_path, topic, b"old")
-        house.suffer(topic, fate)
-        word = b"new" if fate == "created again" else b"old"
+        house.suffer(topic, outcome)
+        word = b"new" if outcome == "created again" else b"old"
         expect_sound(house, tmp_path, topic, word)
-        if fate == "deleted":
+        if outcome == "deleted":
             with pytest.raises(UnknownTopic):
                 archive(topic, Steps())
         else:
@@ -224,19 +224,19 @@ def test_an_archive_killed_before_any_effect_is_finished_by_the_next_run(
         expect_sound(house, tmp_path, topic, word)
 
 
-@pytest.mark.parametrize("fate", FATES[1:])
+@pytest.mark.parametrize("outcome", OUTCOMES[1:])
 def test_a_topic_that_goes_while_it_is_archived_leaves_nothing_unproven(
-    house, archive, effects, tmp_path, fate
+    house, archive, effects, tmp_path, outcome
 ):
     """The run fails, and no bundle of the old topic counts for the new one."""
     for at in range(len(effects)):
         topic = house.topic()
-        steps = Steps(at={at: lambda topic=topic: house.suffer(topic, fate)})
+        steps = Steps(at={at: lambda topic=topic: house.suffer(topic, outcome)})
         with pytest.raises((StaleManifest, UnknownTopic)):
             archive(topic, steps)
         assert len(steps.names) > at, "the topic went"
         expect_sound(house, tmp_path, topic, b"new")
-        if fate == "created again":
+        if outcome == "created again":
             archive(topic, Steps())
             expect_whole(house, tmp_path, topic, b"new")
 
@@ -313,20 +313,20 @@ def expect_restored(house, topic):
     assert moved[TopicPartition(topic, 0)] == 12
 
 
-@pytest.mark.parametrize("fate", ["kept", "deleted", "created again, empty"])
-def test_a_restore_killed_before_any_effect_is_finished_by_the_next_run(house, restore, fate):
+@pytest.mark.parametrize("outcome", ["kept", "deleted", "created again, empty"])
+def test_a_restore_killed_before_any_effect_is_finished_by_the_next_run(house, restore, outcome):
     """The next run restores every record once and in order, and the committed offset."""
     steps = Steps()
-    assert restore(f"whole-{fate[:7]}", steps).records == RECORDS
-    expect_restored(house, f"whole-{fate[:7]}")
+    assert restore(f"whole-{outcome[:7]}", steps).records == RECORDS
+    expect_restored(house, f"whole-{outcome[:7]}")
     for after in range(len(steps.names)):
-        topic = f"back-{after}-{fate[:7].strip(',')}-{len(fate)}"
+        topic = f"back-{after}-{outcome[:7].strip(',')}-{len(outcome)}"
         with pytest.raises(Killed):
             restore(topic, Steps(after))
-        if fate != "kept":
+        if outcome != "kept":
             with suppress(UnknownTopic):
                 house.kafka.delete_topic(topic)
-        if fate == "created again, empty":
+        if outcome == "created again, empty":
             house.kafka.create_topic(topic, 1, {"retention.ms": "-1"})
         assert restore(topic, Steps()).records == RECORDS
         expect_restored(house, topic)

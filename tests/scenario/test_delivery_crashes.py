@@ -25,7 +25,7 @@ from support.deliveries import (
     words,
 )
 
-FATES = {
+OUTCOMES = {
     "left alone": ((), ()),
     "deleted": (("a",), ()),
     "recreated": (("a",), ("a",)),
@@ -44,14 +44,14 @@ def a_batch(kind, batch, start, end, **options):
 @pytest.fixture(scope="module", params=["route", "sink"])
 def story(request, tmp_path_factory):
     """Deliver to two topics after an earlier delivery; copy the disk before each durable step."""
-    room = tmp_path_factory.mktemp("snapshots")
-    with pytest.MonkeyPatch.context() as patch, Broker(room / "data", **SETTINGS) as broker:
+    directory = tmp_path_factory.mktemp("snapshots")
+    with pytest.MonkeyPatch.context() as patch, Broker(directory / "data", **SETTINGS) as broker:
         broker.service.broker.deliveries._appender.append_bytes = 1  # append every part separately
         ensure(broker, "in")
         stage(broker, "before", x="0", y="0", z="0")
         assert deliver(broker, a_batch(request.param, 0, 0, 5, job="before"))
         stage(broker, "job", x="1 2", y="3", z="4")
-        found = Snapshots(broker.data, room, patch)
+        found = Snapshots(broker.data, directory, patch)
         with found.taken():
             assert deliver(broker, a_batch(request.param, 1, 5, 10))
         assert (words(broker, "a"), words(broker, "b")) == (WHOLE_A, WHOLE_B)
@@ -63,7 +63,7 @@ def accepted_from(snapshots):
     return next(n for n, name, _ in snapshots if name.startswith("SqliteStore.txn")) + 1
 
 
-def expect_recovered(data, kind, fate, *, where, is_accepted):
+def expect_recovered(data, kind, outcome, *, where, is_accepted):
     """Start a broker on the remaining data, check it, and let the driver retry."""
     with Broker(data, **QUICK) as again:
         assert again.service.broker.health().deliveries_quarantined == {}, where
@@ -71,13 +71,13 @@ def expect_recovered(data, kind, fate, *, where, is_accepted):
             assert cursor(again) == (10 if is_accepted else 5), where
         assert words(again, "b") == (WHOLE_B if is_accepted else ["0"]), where
         before_a = WHOLE_A if is_accepted else ["0", "0"]
-        assert words(again, "a") == (before_a if fate == "left alone" else []), where
-        expect_asked_again(again, kind, fate, where=where, is_accepted=is_accepted)
+        assert words(again, "a") == (before_a if outcome == "left alone" else []), where
+        expect_asked_again(again, kind, outcome, where=where, is_accepted=is_accepted)
 
 
-def expect_asked_again(again, kind, fate, *, where, is_accepted):
+def expect_asked_again(again, kind, outcome, *, where, is_accepted):
     """Retry as the driver does, then run the same batch again with newly staged files."""
-    is_due = not is_accepted or (fate != "left alone" and kind == "sink")
+    is_due = not is_accepted or (outcome != "left alone" and kind == "sink")
     try:
         assert deliver(again, a_batch(kind, 1, 5, 10)) is is_due, where
         is_due = False
@@ -86,8 +86,8 @@ def expect_asked_again(again, kind, fate, *, where, is_accepted):
         assert is_due, where
     stage(again, "rerun", x="1 2", y="3", z="4")
     assert deliver(again, a_batch(kind, 1, 5, 10, job="rerun")) is is_due, where
-    whole_a = WHOLE_A if fate == "left alone" else ["1", "2", "4"]
-    if kind == "route" and is_accepted and fate != "left alone":
+    whole_a = WHOLE_A if outcome == "left alone" else ["1", "2", "4"]
+    if kind == "route" and is_accepted and outcome != "left alone":
         whole_a = []  # already consumed, and deleted with the topic
     assert (words(again, "a"), words(again, "b")) == (whole_a, WHOLE_B), where
     stage(again, "next", x="5", y="6", z="7")
@@ -97,8 +97,8 @@ def expect_asked_again(again, kind, fate, *, where, is_accepted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fate", FATES)
-def test_a_broker_killed_at_any_step_of_a_delivery_delivers_once(story, fate, tmp_path):
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_broker_killed_at_any_step_of_a_delivery_delivers_once(story, outcome, tmp_path):
     """A crash before the delivery is recorded changes nothing.
 
     After that point, every record is delivered exactly once per topic.
@@ -108,17 +108,17 @@ def test_a_broker_killed_at_any_step_of_a_delivery_delivers_once(story, fate, tm
     for number, name, copy in snapshots:
         data = tmp_path / str(number)
         shutil.copytree(copy, data)
-        change_topics(data, delete=FATES[fate][0], create=FATES[fate][1])
-        where = f"{kind}, killed before step {number} ({name}), topic {fate}"
+        change_topics(data, delete=OUTCOMES[outcome][0], create=OUTCOMES[outcome][1])
+        where = f"{kind}, killed before step {number} ({name}), topic {outcome}"
         is_accepted = number >= accepted_from(snapshots)
-        expect_recovered(data, kind, fate, where=where, is_accepted=is_accepted)
+        expect_recovered(data, kind, outcome, where=where, is_accepted=is_accepted)
         shutil.rmtree(data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_broker_killed_again_at_any_step_of_its_recovery_delivers_once(
-    story, fate, tmp_path, monkeypatch
+    story, outcome, tmp_path, monkeypatch
 ):
     """Recovery can be interrupted and repeated, whatever happened to the topic meanwhile."""
     kind, snapshots = story
@@ -128,10 +128,10 @@ def test_a_broker_killed_again_at_any_step_of_its_recovery_delivers_once(
     with found.taken(), Broker(data, **SETTINGS) as again:
         assert words(again, "b") == WHOLE_B
     stride = (
-        1 if fate == "deleted" else 4
+        1 if outcome == "deleted" else 4
     )  # if nothing can be cancelled, every fourth step is enough
     for number, name, copy in list(found)[::stride]:
-        change_topics(copy, delete=FATES[fate][0], create=FATES[fate][1])
-        where = f"{kind}, killed before step {number} of a recovery ({name}), topic {fate}"
-        expect_recovered(copy, kind, fate, where=where, is_accepted=True)
+        change_topics(copy, delete=OUTCOMES[outcome][0], create=OUTCOMES[outcome][1])
+        where = f"{kind}, killed before step {number} of a recovery ({name}), topic {outcome}"
+        expect_recovered(copy, kind, outcome, where=where, is_accepted=True)
         shutil.rmtree(copy)

@@ -61,10 +61,10 @@ class Load:
 
     def _send(self, partition: int) -> None:
         number = b"%d" % self.sent[partition]
-        self._producer.produce(TOPIC, number, partition=partition, on_delivery=self._told)
+        self._producer.produce(TOPIC, number, partition=partition, on_delivery=self._on_delivery)
         self.sent[partition] += 1
 
-    def _told(self, error, message) -> None:
+    def _on_delivery(self, error, message) -> None:
         if error is not None:
             self.errors.append(str(error))
         else:

@@ -20,7 +20,7 @@ CONFIG = TopicConfig(index_interval_bytes=64, file_delete_delay_ms=0)
 POWER = [None, *Power]
 
 
-class Ledger:
+class SentRecords:
     """What a client sent, and what was acknowledged to it."""
 
     def __init__(self) -> None:
@@ -42,81 +42,81 @@ class Ledger:
         self.acked = {o: value for o, value in self.acked.items() if o >= offset}
 
 
-Story = Callable[[Path, CrashFiles, Ledger], None]
+Story = Callable[[Path, CrashFiles, SentRecords], None]
 
 
-def create(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def create(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     open_partition(root, CONFIG, files=files)
 
 
-def appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def appends(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     partition = open_partition(root, CONFIG, files=files)
     for i in range(4):
-        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        sent.append(partition, b"a%d" % i, b"b%d" % i)
 
 
-def rolls(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def rolls(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     partition = open_partition(root, CONFIG, files=files)
     for i in range(3):
-        ledger.append(partition, b"a%d" % i, b"b%d" % i)
-        ledger.append(partition, b"c%d" % i)
+        sent.append(partition, b"a%d" % i, b"b%d" % i)
+        sent.append(partition, b"c%d" % i)
         partition.roll(RollReason.DEMAND)
-    ledger.append(partition, b"last")
+    sent.append(partition, b"last")
 
 
-def a_roll_with_unpublished_appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def a_roll_with_unpublished_appends(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     partition = open_partition(root, CONFIG, files=files)
-    ledger.append(partition, b"a")
-    ledger.sent |= {1: b"b", 2: b"c"}
+    sent.append(partition, b"a")
+    sent.sent |= {1: b"b", 2: b"c"}
     append(partition, b"b", publish=False)
     partition.roll(RollReason.DEMAND)
     append(partition, b"c", publish=False)
     partition.sync()
     partition.publish()
-    ledger.acked |= {1: b"b", 2: b"c"}
+    sent.acked |= {1: b"b", 2: b"c"}
 
 
-def drops(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def drops(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     clock = ManualClock(NOW_MS)
     partition = open_partition(root, CONFIG, files=files, clock=clock)
     for i in range(4):
-        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        sent.append(partition, b"a%d" % i, b"b%d" % i)
         partition.roll(RollReason.DEMAND)
-    ledger.forget_below(4)
+    sent.forget_below(4)
     partition.drop([0, 2])
-    ledger.append(partition, b"after the drop")
+    sent.append(partition, b"after the drop")
     partition.purge_deleted(clock.now_ms())
-    ledger.append(partition, b"after the purge")
+    sent.append(partition, b"after the purge")
 
 
-def truncations(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def truncations(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     partition = open_partition(root, CONFIG, files=files)
     for i in range(3):
-        ledger.append(partition, b"a%d" % i, b"b%d" % i)
-        ledger.append(partition, b"c%d" % i)
+        sent.append(partition, b"a%d" % i, b"b%d" % i)
+        sent.append(partition, b"c%d" % i)
         partition.roll(RollReason.DEMAND)
-    ledger.forget_from(3)  # offset 4 lies in the batch of 3 and 4
+    sent.forget_from(3)  # offset 4 lies in the batch of 3 and 4
     partition.truncate_to(4)
     assert partition.log_end_offset == 3
-    ledger.sent = {o: value for o, value in ledger.sent.items() if o < 3}
-    ledger.append(partition, b"instead")
+    sent.sent = {o: value for o, value in sent.sent.items() if o < 3}
+    sent.append(partition, b"instead")
     partition.roll(RollReason.DEMAND)
-    ledger.append(partition, b"and on")
+    sent.append(partition, b"and on")
 
 
-def clean_closes(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def clean_closes(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     for i in range(3):
         partition = open_partition(root, CONFIG, files=files, leader_epoch=i)
-        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        sent.append(partition, b"a%d" % i, b"b%d" % i)
         if i == 1:
             partition.roll(RollReason.DEMAND)
         partition.close()
 
 
-def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def transactions(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     partition = open_partition(root, CONFIG, files=files)
     for i in range(3):
-        ledger.sent[partition.log_end_offset] = b"t%d" % i
+        sent.sent[partition.log_end_offset] = b"t%d" % i
         base = partition.log_end_offset
         append(
             partition,
@@ -126,7 +126,7 @@ def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
             base_sequence=i,
             is_transactional=True,
         )
-        ledger.acked[base] = b"t%d" % i
+        sent.acked[base] = b"t%d" % i
         marker = encode_marker(
             i == 1, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
         )
@@ -134,20 +134,20 @@ def transactions(root: Path, files: CrashFiles, ledger: Ledger) -> None:
         partition.roll(RollReason.DEMAND)
 
 
-def a_swap_among_unsynced_appends(root: Path, files: CrashFiles, ledger: Ledger) -> None:
+def a_swap_among_unsynced_appends(root: Path, files: CrashFiles, sent: SentRecords) -> None:
     """A swap must not record the active segment as synced before it is."""
     partition = open_partition(root, CONFIG, files=files)
     for i in range(2):
-        ledger.append(partition, b"a%d" % i, b"b%d" % i)
+        sent.append(partition, b"a%d" % i, b"b%d" % i)
         partition.roll(RollReason.DEMAND)
-    ledger.sent[4] = b"c"
+    sent.sent[4] = b"c"
     append(partition, b"c", publish=False)
     staged = partition.directory / f"{0:020d}.log.swap"
     files.write_whole(staged, (partition.directory / f"{0:020d}.log").read_bytes())
     partition.replace([0], [0])
     partition.sync()
     partition.publish()
-    ledger.acked[4] = b"c"
+    sent.acked[4] = b"c"
 
 
 STORIES: list[Story] = [
@@ -163,25 +163,25 @@ STORIES: list[Story] = [
 ]
 
 
-def tell(story: Story, root: Path, after: int | None, tear: bool) -> tuple[CrashFiles, Ledger]:
+def tell(story: Story, root: Path, after: int | None, tear: bool) -> tuple[CrashFiles, SentRecords]:
     """Run the story until its crash."""
     root.mkdir()
     files = CrashFiles(root, after, tear=tear)
-    ledger = Ledger()
+    sent = SentRecords()
     try:
-        story(root, files, ledger)
+        story(root, files, sent)
     except Crash:
         assert files.point is not None
-    return files, ledger
+    return files, sent
 
 
-def check(root: Path, ledger: Ledger, where: str) -> None:
+def check(root: Path, sent: SentRecords, where: str) -> None:
     """Every acknowledged record is there, nothing else appears, and appends continue."""
     partition = open_partition(root, CONFIG)
     found = values_of(partition)
-    missing = {o: v for o, v in ledger.acked.items() if found.get(o) != v}
+    missing = {o: v for o, v in sent.acked.items() if found.get(o) != v}
     assert not missing, f"{where}: acknowledged and gone: {missing}"
-    invented = {o: v for o, v in found.items() if ledger.sent.get(o) != v}
+    invented = {o: v for o, v in found.items() if sent.sent.get(o) != v}
     assert not invented, f"{where}: never sent: {invented}"
     assert partition.high_watermark == partition.log_end_offset
     base = partition.log_end_offset
@@ -216,10 +216,10 @@ def test_a_crash_after_any_effect_loses_nothing_and_invents_nothing(story, power
     assert effects > 3, "the story does something"
     for after in range(effects + 1):
         root = disk / str(after)
-        files, ledger = tell(story, root, after, tear=power is None and after % 2 == 0)
+        files, sent = tell(story, root, after, tear=power is None and after % 2 == 0)
         if power is not None:
             files.power_off(power)
-        check(root, ledger, f"after {after} effects, at {files.point}")
+        check(root, sent, f"after {after} effects, at {files.point}")
 
 
 def test_the_harness_loses_what_was_not_synced(tmp_path):
@@ -230,8 +230,8 @@ def test_the_harness_loses_what_was_not_synced(tmp_path):
             """Does nothing."""
 
     files = Forgetful(tmp_path)
-    ledger = Ledger()
-    appends(tmp_path, files, ledger)
+    sent = SentRecords()
+    appends(tmp_path, files, sent)
     files.power_off(Power.NAMES)
     with pytest.raises(AssertionError, match="acknowledged and gone"):
-        check(tmp_path, ledger, "here")
+        check(tmp_path, sent, "here")

@@ -35,14 +35,14 @@ class HandMade:
         )
         self.entries: list[Entry] = []
 
-    def add(self, *spans: tuple[int, int], data: bytes | None = None, **facts: Any) -> list[dict]:
+    def add(self, *spans: tuple[int, int], data: bytes | None = None, **changes: Any) -> list[dict]:
         """Write bundles of these offset ranges, and return the reports for the broker.
 
         ``data`` replaces the log's batches, and ``facts`` replaces fields of the manifest entries.
         """
-        return [self._add(Span(*span), data, facts) for span in spans]
+        return [self._add(Span(*span), data, changes) for span in spans]
 
-    def _add(self, span: Span, data: bytes | None, facts: dict[str, Any]) -> dict[str, Any]:
+    def _add(self, span: Span, data: bytes | None, changes: dict[str, Any]) -> dict[str, Any]:
         tp = TopicPartition(self.topic, 0)
         file = io.BytesIO()
         chunks = self._chunks(tp, span) if data is None else [data]
@@ -51,7 +51,7 @@ class HandMade:
         self.topic_archive.storage.put(
             f"{self.topic_archive.home}/{name}", io.BytesIO(file.getvalue())
         )
-        said = {
+        options = {
             "number": len(self.entries) + 1,
             "bundle": name,
             "topic": self.topic,
@@ -66,13 +66,13 @@ class HandMade:
                 self.entries[-1].link if self.entries else genesis(self.topic, self.topic_id)
             ),
             **found._asdict(),
-            **facts,
+            **changes,
         }
-        self.entries.append(seal_entry(Entry(**said)))
+        self.entries.append(seal_entry(Entry(**options)))
         self.topic_archive.write_manifest(self.entries)
-        return self.told(self.entries[-1])
+        return self.as_sent(self.entries[-1])
 
-    def told(self, entry: Entry) -> dict[str, Any]:
+    def as_sent(self, entry: Entry) -> dict[str, Any]:
         """Return what a job reports to the broker about an entry."""
         return {
             "start_offset": entry.span.start,

@@ -274,18 +274,18 @@ class Oracle:
                 with_data.add(header.producer_id)
             kept = [r for r in batch.records if self._is_kept(r, batch, newest)]
             wants = any(r.value is None and r.key is not None for r in kept)
-        fate = plan_batch(
+        ending = plan_batch(
             kept=len(kept),
             is_needed=self._is_needed(header),
             has_horizon=batch.horizon_ms is not None,
             wants_horizon=wants,
         )
-        if fate is BatchAction.DROP:
+        if ending is BatchAction.DROP:
             return []
         horizon = (
-            self.now_ms + self.retention_ms if fate is BatchAction.HORIZON else batch.horizon_ms
+            self.now_ms + self.retention_ms if ending is BatchAction.HORIZON else batch.horizon_ms
         )
-        return [facts(header, kept, horizon if kept else None)]
+        return [summary(header, kept, horizon if kept else None)]
 
     def _is_kept(self, record: Record, batch: Stored, newest: dict[bytes, int]) -> bool:
         return is_kept(
@@ -307,7 +307,7 @@ class Oracle:
         return header.is_control and header.producer_epoch == epoch
 
 
-def facts(header: BatchHeader, records: list[Record], horizon_ms: int | None) -> tuple:
+def summary(header: BatchHeader, records: list[Record], horizon_ms: int | None) -> tuple:
     """Return what must match of a batch; base timestamp and codec may differ."""
     return (
         header.base_offset,
@@ -323,8 +323,8 @@ def facts(header: BatchHeader, records: list[Record], horizon_ms: int | None) ->
     )
 
 
-def facts_of(batches: list[Stored]) -> list[tuple]:
-    return [facts(b.header, b.records, b.horizon_ms if b.records else None) for b in batches]
+def summaries(batches: list[Stored]) -> list[tuple]:
+    return [summary(b.header, b.records, b.horizon_ms if b.records else None) for b in batches]
 
 
 def oracle_for(harness: CompactionHarness) -> Oracle:
@@ -355,7 +355,7 @@ class Chance:
         self, harness: CompactionHarness, seed: int, *, keys: int = 12, keyless: bool = False
     ) -> None:
         self.random = random.Random(seed)
-        self._yard = harness
+        self._harness = harness
         self._keys = [b"k%d" % i for i in range(keys)]
         self._keyless = keyless
         self._sequences: dict[int, int] = {}
@@ -371,14 +371,14 @@ class Chance:
     def _step(self) -> None:
         dice = self.random.random()
         if dice < 0.12:
-            self._yard.cut()
+            self._harness.cut()
         elif dice < 0.25 and self._open:
             self._end(self.random.choice(sorted(self._open)))
         elif dice < 0.55:
             self._append_numbered(self.random.randrange(1, 6))
         else:
-            self._yard.append(*self._records(), codec=self.random.choice(list(Codec)))
-        self._yard.clock.advance(self.random.randrange(1000))
+            self._harness.append(*self._records(), codec=self.random.choice(list(Codec)))
+        self._harness.clock.advance(self.random.randrange(1000))
 
     def _records(self) -> list[tuple[bytes | None, bytes | None]]:
         return [(self._key(), self._value()) for _ in range(self.random.randrange(1, 7))]
@@ -397,7 +397,7 @@ class Chance:
         records = self._records()
         sequence = self._sequences.get(producer_id, 0)
         is_transactional = producer_id >= 3
-        self._yard.append(
+        self._harness.append(
             *records,
             producer_id=producer_id,
             producer_epoch=0,
@@ -411,7 +411,7 @@ class Chance:
             self._open.add(producer_id)
 
     def _end(self, producer_id: int) -> None:
-        self._yard.marker(producer_id, commit=self.random.random() < 0.5)
+        self._harness.marker(producer_id, commit=self.random.random() < 0.5)
         self._open.discard(producer_id)
 
 
@@ -425,7 +425,7 @@ def expect_cleaned(harness: CompactionHarness, before: list[Stored], oracle: Ora
     known = {batch.header.last_offset for batch in before}
     found = [
         fact
-        for fact, batch in zip(facts_of(harness.batches()), harness.batches(), strict=True)
+        for fact, batch in zip(summaries(harness.batches()), harness.batches(), strict=True)
         if batch.records or batch.header.producer_id >= 0 or batch.header.last_offset in known
     ]
     assert found == oracle.clean(before)

@@ -100,8 +100,8 @@ def cursor(broker):
 
 
 def staged(broker):
-    room = broker.data / "staging"
-    return sorted(path.name for path in room.iterdir()) if room.exists() else []
+    directory = broker.data / "staging"
+    return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
 
 
 def change_topics(data, *, delete=(), create=()):
@@ -126,8 +126,8 @@ class Snapshots:
         (JobFiles, "sync_names"),
     )
 
-    def __init__(self, data, room, monkeypatch):
-        self.data, self.room = data, room
+    def __init__(self, data, directory, monkeypatch):
+        self.data, self.directory = data, directory
         self.names = []
         self._patch = monkeypatch
         self._is_on = False
@@ -152,7 +152,7 @@ class Snapshots:
             if not self._is_on:
                 return act(*arguments, **options)
             with self._one_at_a_time:  # fsyncs run in parallel
-                shutil.copytree(self.data, self.room / str(len(self.names)))
+                shutil.copytree(self.data, self.directory / str(len(self.names)))
                 self.names.append(f"{owner.__name__}.{name} {arguments[1:2]}")
                 return act(*arguments, **options)
 
@@ -160,4 +160,4 @@ class Snapshots:
 
     def __iter__(self):
         for number, name in enumerate(self.names):
-            yield number, name, self.room / str(number)
+            yield number, name, self.directory / str(number)

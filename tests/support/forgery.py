@@ -18,11 +18,11 @@ def forged_batch(data: bytes, key: bytes, word: bytes) -> bytes:
 
     Both batches have one record; the value in ``data`` must be longer.
     """
-    room = len(data) - len(_batch(key, word + bytes(FREE_BYTES)))
-    assert room >= 0, "the value is too short to forge"
+    directory = len(data) - len(_batch(key, word + bytes(FREE_BYTES)))
+    assert directory >= 0, "the value is too short to forge"
 
     def make(bits: int) -> bytes:
-        return _batch(key, word + bytes(room) + bits.to_bytes(FREE_BYTES, "little"))
+        return _batch(key, word + bytes(directory) + bits.to_bytes(FREE_BYTES, "little"))
 
     base = crc32c(make(0))
     columns = [crc32c(make(1 << bit)) ^ base for bit in range(8 * FREE_BYTES)]

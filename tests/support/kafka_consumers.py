@@ -27,7 +27,7 @@ class ConfluentMember:
 
     def __init__(self, address, topic, group="g", *, instance=None, **config):
         """Subscribe; start from the beginning if nothing is committed."""
-        said = {
+        options = {
             "bootstrap.servers": address,
             "group.id": group,
             "auto.offset.reset": "earliest",
@@ -37,7 +37,7 @@ class ConfluentMember:
             **({"group.instance.id": instance} if instance else {}),
             **config,
         }
-        self.consumer = confluent_kafka.Consumer(said)
+        self.consumer = confluent_kafka.Consumer(options)
         self.consumer.subscribe([topic])
 
     def poll(self):

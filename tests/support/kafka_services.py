@@ -47,8 +47,8 @@ class KafkaServices:
         """Settings are broker settings with underscores; ``eager`` is passed to the store."""
         self.files = files or Files()
         self._eager = eager
-        said = {name.replace("_", "."): value for name, value in settings.items()}
-        self.config = changed(BrokerConfig(), {**QUICK, **said, "data": str(data)})
+        options = {name.replace("_", "."): value for name, value in settings.items()}
+        self.config = changed(BrokerConfig(), {**QUICK, **options, "data": str(data)})
         self.data = data
         self.clock = clock or SystemClock()
         self.addresses = {"http": ["127.0.0.1:1234"], "control": ["127.0.0.1:1", "127.0.0.1:2"]}
@@ -116,8 +116,8 @@ class KafkaServices:
 
     async def create(self, name, partitions=1, **config):
         """Create a topic without going through the handlers."""
-        said = {key.replace("_", "."): value for key, value in config.items()}
-        return await self.topics.create(name, partitions, said)
+        options = {key.replace("_", "."): value for key, value in config.items()}
+        return await self.topics.create(name, partitions, options)
 
     async def append_transactional(self, partition, values, **batch):
         """Append a batch of a transaction past the coordinator, as a hanging transaction has."""

@@ -189,10 +189,10 @@ class Served:
 
     def __init__(self, data: Path, *, under: Sequence[str] = (), **settings: object) -> None:
         """``under`` is a command prefix, such as ``limits.open_files`` returns."""
-        said = {"kafka": "off", "ingress": "127.0.0.1:0", "control": "127.0.0.1:0"}
-        said |= {"http": "127.0.0.1:0"}
-        said |= {name.replace("_", "-"): str(value) for name, value in settings.items()}
-        flags = [f"--{name}={value}" for name, value in said.items()]
+        options = {"kafka": "off", "ingress": "127.0.0.1:0", "control": "127.0.0.1:0"}
+        options |= {"http": "127.0.0.1:0"}
+        options |= {name.replace("_", "-"): str(value) for name, value in settings.items()}
+        flags = [f"--{name}={value}" for name, value in options.items()]
         self._log = (data.parent / f"{data.name}.log").open("a+")
         self.process = subprocess.Popen(
             [*under, sys.executable, "-m", "cordwood", "serve", "--data", str(data), *flags],

@@ -65,11 +65,11 @@ class Neighbour:
         self._thread.join(PATIENCE_S)
         if self._failure is not None and kind is None:
             raise self._failure
-        print(self.told())
+        print(self.summary())
         if kind is None:
             assert_not_stalled(self.waits_s)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the measured times for the test's output."""
         ordered = sorted(self.waits_s) or [0.0]
         p50, p99 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))

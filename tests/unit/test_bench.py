@@ -18,7 +18,7 @@ def failing() -> list[Row]:
 
 
 @pytest.fixture
-def bench_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bench_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create one benchmark that works, one that fails and a module that is no benchmark."""
     programs = {"good": lambda: [Row("w", "v", 1234567.0, "records/s")], "bad": failing}
     for name, program in programs.items():
@@ -32,25 +32,25 @@ def bench_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_broken_benchmark_does_not_hide_the_others(
-    bench_room: Path, capsys: pytest.CaptureFixture[str]
+    bench_directory: Path, capsys: pytest.CaptureFixture[str]
 ):
     """A failed benchmark sets the exit code and the last line. Other results are still stored."""
     assert run.main([]) == 1
-    said = capsys.readouterr()
-    assert "1,230,000 | records/s" in said.out
-    assert said.out.endswith("FAILED: bad; the tracebacks are above\n")
-    assert "broken benchmark" in said.err
-    (kept,) = (bench_room / "results").iterdir()
+    output = capsys.readouterr()
+    assert "1,230,000 | records/s" in output.out
+    assert output.out.endswith("FAILED: bad; the tracebacks are above\n")
+    assert "broken benchmark" in output.err
+    (kept,) = (bench_directory / "results").iterdir()
     assert list(json.loads(kept.read_text())["rows"]) == ["good"]
 
 
-def test_named_benchmark_runs_alone(bench_room: Path):
+def test_named_benchmark_runs_alone(bench_directory: Path):
     """Only the named benchmark runs."""
     assert run.main(["good"]) == 0
 
 
 def test_unknown_benchmark_is_answered_with_the_known(
-    bench_room: Path, capsys: pytest.CaptureFixture[str]
+    bench_directory: Path, capsys: pytest.CaptureFixture[str]
 ):
     """An unknown name is refused with the known ones, and nothing runs."""
     assert run.main(["godo"]) == 2

@@ -57,7 +57,7 @@ def test_path_nobody_measures_any_more_is_a_fault():
         guard.compare(COMMITTED, {"instructions": {}}, guard.TOLERANCE)
 
 
-def test_another_python_is_given_more_room():
+def test_another_python_gets_a_higher_limit():
     """Another Python version has a larger tolerance, because its bytecode differs."""
     assert guard.tolerances(guard.python())["instructions"] == guard.TOLERANCE["instructions"]
     assert guard.tolerances("3.0")["instructions"] == guard.OTHER_PYTHON

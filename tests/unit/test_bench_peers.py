@@ -105,16 +105,16 @@ def test_a_target_between_two_rows_of_the_clients_limit_is_neither_met_nor_misse
     target = targets.TARGETS[6]
     assert target.other is not None
 
-    def said(*notes):
+    def verdict(*notes):
         rows = zip((target.ours, target.other), notes, (9.0, 10.0), strict=True)
         results = {
             key: Result(*key, "records/s", "more", note, [value]) for key, note, value in rows
         }
-        (verdict,) = [each for each in targets.verdicts(results) if each.target is target]
-        return report.target_line(verdict)[-1]
+        (found,) = [each for each in targets.verdicts(results) if each.target is target]
+        return report.target_line(found)[-1]
 
-    assert said(CLIENT_BOUND, CLIENT_BOUND) == "the client's limit"
-    assert said(CLIENT_BOUND, "") == said("", CLIENT_BOUND) == "**missed**"
+    assert verdict(CLIENT_BOUND, CLIENT_BOUND) == "the client's limit"
+    assert verdict(CLIENT_BOUND, "") == verdict("", CLIENT_BOUND) == "**missed**"
 
 
 def test_missing_peer_is_named_with_the_reason(

@@ -164,8 +164,8 @@ def test_one_bad_setting_changes_nothing():
 
 def test_policies_combine_in_one_setting():
     """A set may be given as text or as a list. Spaces are ignored."""
-    for said in ("compact, delete", ["compact", "delete"], "delete,compact"):
-        config = changed(TopicConfig(), {"cleanup.policy": said})
+    for output in ("compact, delete", ["compact", "delete"], "delete,compact"):
+        config = changed(TopicConfig(), {"cleanup.policy": output})
         assert config.cleanup_policy == {"compact", "delete"}
         assert overrides(config) == {"cleanup.policy": "delete,compact"}
 
@@ -177,7 +177,7 @@ def test_overrides_rebuild_the_config():
     assert overrides(TopicConfig()) == {}
 
 
-def said_by(
+def output_of(
     tmp_path: Path, *, flag: str | None = None, env: str | None = None, file: str | None = None
 ) -> str:
     """Return the ingress topic that applies when it is set by flag, environment and file."""
@@ -192,10 +192,10 @@ def said_by(
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path):
     """A flag overrides the environment, which overrides the file, which overrides the default."""
-    assert said_by(tmp_path) == "append"
-    assert said_by(tmp_path, file="f") == "f"
-    assert said_by(tmp_path, file="f", env="e") == "e"
-    assert said_by(tmp_path, file="f", env="e", flag="g") == "g"
+    assert output_of(tmp_path) == "append"
+    assert output_of(tmp_path, file="f") == "f"
+    assert output_of(tmp_path, file="f", env="e") == "e"
+    assert output_of(tmp_path, file="f", env="e", flag="g") == "g"
 
 
 def test_environment_of_other_programs_is_ignored():

@@ -30,7 +30,7 @@ UNIT = (DEPLOY / "systemd" / "cordwood.service").read_text()
 OUR_METRIC = re.compile(r"\bcordwood_\w+")
 SAFE_LABELS = {"instance", "job", "le"}  # set by Prometheus itself
 # Each field of /readyz, and the metric of its alert.
-TOLD_BY = {
+SHOWN_BY = {
     "disk_full": "cordwood_disk_full",
     "data_directory": "cordwood_data_directory_lost",
     "offline_partitions": "cordwood_partition_offline",
@@ -130,8 +130,8 @@ def test_what_must_page_somebody_has_a_rule():
 
 def test_every_fact_of_readyz_has_an_alert():
     """Every field of /readyz has an alert."""
-    assert set(Health.__struct_fields__) - {"ready"} == set(TOLD_BY) | ACCEPTED
-    for name in TOLD_BY.values():
+    assert set(Health.__struct_fields__) - {"ready"} == set(SHOWN_BY) | ACCEPTED
+    for name in SHOWN_BY.values():
         assert re.search(rf"expr: .*\b{name}\b", ALERTS), name
 
 

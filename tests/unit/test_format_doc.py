@@ -127,13 +127,17 @@ def test_snapshot_of_the_example_names_its_producer():
     assert struct.unpack_from(">qhiqiqiq", data, 10) == (4, 0, 2, 8, 1, NOON_MS + 5, -1, -1)
 
 
-def test_facts_of_the_example_are_one_line():
+def test_stats_of_the_example_are_one_line():
     """The segment stats of the example encode to the same text, and match the batch."""
     text = EXAMPLES["facts"].encode()
-    facts = parse_stats(text)[7]
-    assert encode_stats([facts]) == text
-    assert (facts.end_offset, facts.size_bytes, facts.records) == (9, len(example("batch")), 2)
-    assert not facts.is_sealed
+    details = parse_stats(text)[7]
+    assert encode_stats([details]) == text
+    assert (details.end_offset, details.size_bytes, details.records) == (
+        9,
+        len(example("batch")),
+        2,
+    )
+    assert not details.is_sealed
 
 
 def test_marks_of_the_example_are_a_whole_slot(tmp_path: Path):

@@ -77,8 +77,8 @@ def arrow_batches(
     ends = np.cumsum(sizes)
     start = 0
     while start < len(columns):
-        spent = int(ends[start - 1]) if start else 0
-        fits = int(np.searchsorted(ends, spent + bytes_max, side="right"))
+        before = int(ends[start - 1]) if start else 0
+        fits = int(np.searchsorted(ends, before + bytes_max, side="right"))
         end = min(max(fits, start + 1), start + rows_max)
         yield arrow_batch(columns.chosen(slice(start, end)), topic, partition, names)
         start = end

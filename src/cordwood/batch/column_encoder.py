@@ -133,8 +133,8 @@ def _cuts(columns: Columns, batch_bytes: int) -> Longs:
     ends = np.cumsum(sizes)
     cuts = [0]
     while cuts[-1] < len(columns):
-        spent = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        fits = int(np.searchsorted(ends, spent + batch_bytes, side="right"))
+        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        fits = int(np.searchsorted(ends, before + batch_bytes, side="right"))
         cuts.append(max(fits, cuts[-1] + 1))
     return np.array(cuts, np.int64)
 

@@ -115,16 +115,18 @@ class LineBatches(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether every block has records, and none has rejected or duplicate lines."""
-        return not any(fate.rejected or fate.duplicates or not fate.records for fate in self.blocks)
+        return not any(
+            block.rejected or block.duplicates or not block.records for block in self.blocks
+        )
 
     def each(self) -> list[LineBatch]:
         """The result of each block with its own batches."""
         if len(self.blocks) == 1:
             return [LineBatch(self.data, *self.blocks[0][1:])]
-        ends = [0, *(fate.end for fate in self.blocks)]
+        ends = [0, *(block.end for block in self.blocks)]
         return [
-            LineBatch(self.data[start : fate.end], *fate[1:])
-            for start, fate in zip(ends, self.blocks, strict=False)
+            LineBatch(self.data[start : block.end], *block[1:])
+            for start, block in zip(ends, self.blocks, strict=False)
         ]
 
 
@@ -194,7 +196,7 @@ def _encode_by_kernel(
     size = kernel.encode_lines(lines, rows, batch_bytes_max, header, out, rejected)
     del out  # a bytearray with an exported buffer cannot shrink
     del data[size:]
-    return LineBatches(data, _fates(rows.tolist(), rejected))
+    return LineBatches(data, _block_results(rows.tolist(), rejected))
 
 
 def _read_only(block: Buffer) -> Any:
@@ -219,7 +221,7 @@ def _block_rows(
     return rows
 
 
-def _fates(rows: list[list[int]], rejected: Any) -> list[BlockResult]:
+def _block_results(rows: list[list[int]], rejected: Any) -> list[BlockResult]:
     """The results that the kernel wrote for each block."""
     results = []
     first = 0

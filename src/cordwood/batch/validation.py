@@ -27,7 +27,7 @@ from cordwood.batch.record_parser import (
 from cordwood.errors import CorruptBatch, InvalidRecord, RecordError
 from cordwood.model import Codec
 
-WARM_RECORDS: Final = 16  # a batch of this size triggers loading of the kernels
+KERNEL_RECORDS_MIN: Final = 16  # a batch of this size triggers loading of the kernels
 _INT64_END: Final = 2**63
 _BATCH_FAULTS: Final = {Fault.COUNT, Fault.LEFT_OVER}  # no single record is at fault
 
@@ -74,7 +74,7 @@ def walk_records(body: Buffer, count: int, base_timestamp_ms: int) -> BodyCheck:
     """Use the kernel once it is loaded: a call costs no more than one record in plain Python."""
     if kernels_ready():
         return walk_by_kernel(body, count, base_timestamp_ms)
-    if count >= WARM_RECORDS:
+    if count >= KERNEL_RECORDS_MIN:
         load_kernels_soon()
     return walk_plainly(body, count, base_timestamp_ms)
 

@@ -120,7 +120,12 @@ def check_whole(data: bytearray | memoryview, rules: BatchRules) -> BatchHeader:
 
 
 def check_staged(
-    data: Buffer, topic: str, batch_bytes_max: int, *, needs_keys: bool
+    data: Buffer,
+    topic: str,
+    batch_bytes_max: int,
+    *,
+    needs_keys: bool,
+    inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> list[BatchHeader]:
     """Check every record of batches that Spark delivers or an archive restores.
 
@@ -128,12 +133,12 @@ def check_staged(
     they are not changed.
     """
     headers = check_batches(data, batch_bytes_max)
-    rules = BatchRules(topic, batch_bytes_max, INFLATED_BYTES_MAX, needs_keys)
+    rules = BatchRules(topic, batch_bytes_max, inflated_bytes_max, needs_keys)
     position = 0
     for header in headers:
-        walked = check_body(data, position, header, INFLATED_BYTES_MAX)
+        walked = check_body(data, position, header, inflated_bytes_max)
         if walked is None:
-            raise _past_limit(INFLATED_BYTES_MAX)
+            raise _past_limit(inflated_bytes_max)
         if needs_keys and walked.keyless >= 0:
             _check_each(data, position, header, rules)
         position += header.size_bytes

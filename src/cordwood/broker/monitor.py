@@ -244,14 +244,14 @@ class Monitor:
             )  # fmt: skip
             if drop.reason is Reason.HARD_CAP:
                 self._report_loss(partition, drop.segment.records, drop.loses)
-        held = frozenset((hold.segment.base_offset, hold.keeper.value) for hold in plan.holds)
+        held = frozenset((hold.segment.base_offset, hold.holder.value) for hold in plan.holds)
         self.stats.held[partition.tp] = len(held)
         if held != self._held_before.get(partition.tp, frozenset()):
             for hold in plan.holds:
                 logger.info(
-                    "segment.held partition=%s base=%d bytes=%d due=%s keeper=%s readers=%s",
+                    "segment.held partition=%s base=%d bytes=%d due=%s holder=%s readers=%s",
                     partition.tp, hold.segment.base_offset, hold.segment.size_bytes,
-                    hold.reason.value, hold.keeper.value, ",".join(hold.readers) or "-",
+                    hold.reason.value, hold.holder.value, ",".join(hold.readers) or "-",
                 )  # fmt: skip
         self._held_before[partition.tp] = held
 

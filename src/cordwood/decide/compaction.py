@@ -180,10 +180,10 @@ def _clean_end(inputs: CompactionInputs) -> tuple[int, bool]:
 
 def _cleanable(after: Sequence[SegmentInfo], inputs: CompactionInputs) -> int:
     """How many of the segments after the clean part may be compacted."""
-    return next((i for i, s in enumerate(after) if _keeper(s, inputs)), len(after))
+    return next((i for i, s in enumerate(after) if _hold_reason(s, inputs)), len(after))
 
 
-def _keeper(segment: SegmentInfo, inputs: CompactionInputs) -> Wait | None:
+def _hold_reason(segment: SegmentInfo, inputs: CompactionInputs) -> Wait | None:
     """Why this segment, and therefore every later one, must not be touched yet."""
     if segment.end_offset > inputs.last_stable:
         return Wait.UNDECIDED
@@ -245,8 +245,8 @@ def _wait(plan: CompactionPlan, inputs: CompactionInputs, after: Sequence[Segmen
         return Wait.QUARANTINED
     if plan.dirty_bytes:
         return Wait.RATIO
-    if after and (keeper := _keeper(after[0], inputs)):
-        return keeper
+    if after and (reason := _hold_reason(after[0], inputs)):
+        return reason
     return Wait.ACTIVE if inputs.active.size_bytes else Wait.CLEAN
 
 
@@ -264,7 +264,7 @@ def _next_due(
         if plan.clean and horizon.first_offset < watermark(inputs.readers)
     ]
     held = after[len(plan.dirty) :]
-    if held and _keeper(held[0], inputs) is Wait.YOUNG:
+    if held and _hold_reason(held[0], inputs) is Wait.YOUNG:
         moments.append(held[0].newest_ms + config.min_compaction_lag_ms)
     if inputs.active.size_bytes and roll_ms(config) < KEEP_ALL:
         moments.append(born_ms(inputs.active, inputs.now_ms) + roll_ms(config))

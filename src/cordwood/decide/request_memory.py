@@ -25,7 +25,7 @@ RATE_BYTES_MIN: Final = 256 * 1024  # per second
 class _Frame:
     """A frame that is still arriving."""
 
-    room_bytes: int
+    reserved_bytes: int
     since: float  # when it last got memory
     arrived_bytes: int = 0  # since then
 
@@ -59,7 +59,7 @@ class RequestMemory:
     def _grant(self, who: Hashable, size_bytes: int, now: float) -> None:
         self.used_bytes += size_bytes
         frame = self._frames.setdefault(who, _Frame(0, now))
-        frame.room_bytes += size_bytes
+        frame.reserved_bytes += size_bytes
         frame.since, frame.arrived_bytes = now, 0
 
     def arrived(self, who: Hashable, size_bytes: int) -> None:
@@ -71,9 +71,9 @@ class RequestMemory:
     def completed(self, who: Hashable, size_bytes: int) -> None:
         """A frame is complete; its bytes stay counted until ``give_back``."""
         frame = self._frames[who]
-        frame.room_bytes -= size_bytes
-        assert frame.room_bytes >= 0, "a frame has the room it was given"
-        if not frame.room_bytes:
+        frame.reserved_bytes -= size_bytes
+        assert frame.reserved_bytes >= 0, "a frame frees no more than it reserved"
+        if not frame.reserved_bytes:
             del self._frames[who]
 
     def hold(self, size_bytes: int) -> None:
@@ -92,7 +92,7 @@ class RequestMemory:
         self.waiting.pop(who, None)
         frame = self._frames.pop(who, None)
         if frame is not None:
-            self.used_bytes -= frame.room_bytes
+            self.used_bytes -= frame.reserved_bytes
         if self._overdrawn == who:
             self._overdrawn = None
 

@@ -57,11 +57,11 @@ class Drop(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """One segment that is due for ``reason`` but held by ``keeper``."""
+    """One segment that is due for ``reason`` but held by ``holder``."""
 
     segment: SegmentInfo
     reason: Reason
-    keeper: Holder
+    holder: Holder
     readers: tuple[str, ...] = ()
 
 
@@ -132,7 +132,7 @@ def _plan_segment(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Dr
         return Drop(segment, Reason.LOG_START)
     behind = _behind(segment, inputs)
     due = _due(segment, total_bytes, inputs)
-    if due and not _keepers(segment, inputs):
+    if due and not _holders(segment, inputs):
         return Drop(segment, due, behind)
     if total_bytes > inputs.config.retention_hard_bytes:
         unarchived = () if segment.end_offset <= inputs.archived_end else (ARCHIVE_READER,)
@@ -155,18 +155,18 @@ def _due(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Reason | No
     return Reason.CONSUMED if "consume" in config.cleanup_policy else None
 
 
-def _keepers(segment: SegmentInfo, inputs: _Inputs) -> list[tuple[Holder, tuple[str, ...]]]:
+def _holders(segment: SegmentInfo, inputs: _Inputs) -> list[tuple[Holder, tuple[str, ...]]]:
     """Everything that holds a due segment, with the readers concerned."""
-    keepers: list[tuple[Holder, tuple[str, ...]]] = []
+    holders: list[tuple[Holder, tuple[str, ...]]] = []
     if "consume" in inputs.config.cleanup_policy:
         behind = _behind(segment, inputs)
         if behind:
-            keepers.append((Holder.READERS, behind))
+            holders.append((Holder.READERS, behind))
         elif not inputs.readers:
-            keepers.append((Holder.NO_READER, ()))
+            holders.append((Holder.NO_READER, ()))
     if segment.end_offset > inputs.archived_end:
-        keepers.append((Holder.ARCHIVE, ()))
-    return keepers
+        holders.append((Holder.ARCHIVE, ()))
+    return holders
 
 
 def _plan_holds(
@@ -178,7 +178,7 @@ def _plan_holds(
         due = _due(segment, total_bytes, inputs)
         if due is None or (segment is segments[-1] and not _may_roll(segment, due)):
             break
-        holds += [Hold(segment, due, keeper, who) for keeper, who in _keepers(segment, inputs)]
+        holds += [Hold(segment, due, holder, who) for holder, who in _holders(segment, inputs)]
         total_bytes -= segment.size_bytes
     return tuple(holds)
 
@@ -190,7 +190,7 @@ def _is_active_due(active: SegmentInfo, total_bytes: int, inputs: _Inputs) -> bo
     due = _due(active, total_bytes, inputs)
     if due is None or not _may_roll(active, due):
         return False
-    return not _keepers(active, inputs)
+    return not _holders(active, inputs)
 
 
 def _may_roll(active: SegmentInfo, due: Reason) -> bool:

@@ -33,7 +33,7 @@ from cordwood.protocol.api.call import API_PREFIX, OLD_PREFIX, Failure
 from cordwood.protocol.api.codec import (
     count_values,
     decode_json,
-    decode_json_aside,
+    decode_json_on_thread,
     decode_params,
     encode_json,
 )
@@ -142,14 +142,14 @@ class Router:
         handlers: Callable[[Session], Any],
         *,
         decode: Decode = decode_json,
-        decode_aside: Decode = decode_json_aside,
+        decode_on_thread: Decode = decode_json_on_thread,
     ) -> None:
         """``handlers`` makes the object whose methods the routes name, for one session."""
         self.routes = tuple(routes)
         self._patterns = [(_pattern(route.path), route) for route in self.routes]
         self._handlers = handlers
         self._decode_json = decode
-        self._decode_aside = decode_aside
+        self._decode_on_thread = decode_on_thread
         # One body is decoded at a time: two threads would take the GIL from the event loop twice
         # as often.
         self._turn = asyncio.Semaphore(1)
@@ -200,7 +200,7 @@ class Router:
 
     def _decode_long(self, route: HttpRoute, request: HttpRequest) -> Any:
         is_brief = _check_values(request, LONG_VALUES_MAX) <= BRIEF_VALUES
-        decode = self._decode_json if is_brief else self._decode_aside
+        decode = self._decode_json if is_brief else self._decode_on_thread
         return decode(route.message, request.body)
 
 

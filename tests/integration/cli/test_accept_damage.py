@@ -36,8 +36,8 @@ def test_damage_is_a_problem_until_it_is_accepted(tmp_path: Path):
 
 
 def expect_accepted(served: Served) -> None:
-    status, facts = readyz(served)
-    assert (status, facts["damaged_partitions"], list(facts["damage_accepted"])) == (
+    status, stats = readyz(served)
+    assert (status, stats["damaged_partitions"], list(stats["damage_accepted"])) == (
         200, {}, ["t-0"],
     )  # fmt: skip
     assert cordwood(served, "check").returncode == 0

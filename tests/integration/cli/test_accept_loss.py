@@ -42,9 +42,9 @@ def test_a_vanished_log_is_offline_until_its_loss_is_accepted(tmp_path: Path):
         served.kill()
     shutil.rmtree(data / "lost-0")
     with Served(data, kafka="127.0.0.1:0") as served:
-        status, facts = readyz(served)
-        assert (status, list(facts["offline_partitions"])) == (503, ["lost-0"])
-        assert "`cordwood topic accept-loss lost 0`" in facts["offline_partitions"]["lost-0"]
+        status, stats = readyz(served)
+        assert (status, list(stats["offline_partitions"])) == (503, ["lost-0"])
+        assert "`cordwood topic accept-loss lost 0`" in stats["offline_partitions"]["lost-0"]
         assert "partition.offline partition=lost-0" in served.log()
         assert cordwood(served, "consume", "kept", "-e").stdout == "a\nb\n"
         refused = cordwood(served, "topic", "accept-loss", "kept", "0", "--yes")

@@ -180,7 +180,7 @@ def test_check_tells_monitoring_by_exit_code(cordwood):
     assert cordwood("check", broker_address="127.0.0.1:1").returncode == 6
 
 
-def test_a_listener_that_is_off_is_said_to_be_off(cordwood):
+def test_a_disabled_listener_is_reported_as_off(cordwood):
     """A command that needs a disabled HTTP listener names the option that enables it."""
     with Broker(http="off") as broker:
         asked = cordwood("check", broker_address=broker.kafka)

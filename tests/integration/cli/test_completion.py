@@ -87,7 +87,7 @@ def test_the_broker_on_the_line_is_the_one_asked(broker, shell):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_without_a_broker_nothing_is_offered_and_nothing_said(shell):
+def test_without_a_broker_completion_offers_and_prints_nothing(shell):
     """An unreachable broker gives no completions and no error output."""
     assert offered(shell, NOBODY, "cordwood consume", "or") == []
 

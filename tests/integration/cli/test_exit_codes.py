@@ -92,16 +92,16 @@ def test_no_command_that_asks_a_broker_is_left_out():
         for name, command in leaves(typer.main.get_command(app))
         if any(option.name == "broker" for option in command.params)
     }
-    said = {name for name in asking for line in ASKING if f"{line} ".startswith(f"{name} ")}
-    assert asking - said == PATIENT
+    options = {name for name in asking for line in ASKING if f"{line} ".startswith(f"{name} ")}
+    assert asking - options == PATIENT
 
 
 @pytest.mark.parametrize("line", ASKING)
-def test_nobody_there_is_said_at_once_in_one_sentence(cordwood, line):
+def test_an_unreachable_server_fails_at_once_with_one_line(cordwood, line):
     """Every command fails with exit code 6 and a one-line error if no broker is reachable."""
-    code, said = cordwood(line)
+    code, output = cordwood(line)
     assert code == 6
-    assert said == (
+    assert output == (
         f"cordwood: no broker replies at {NOBODY} (Connection refused); start one with "
         "`cordwood serve`, or name another with --broker HOST:PORT\n"
     )
@@ -142,11 +142,11 @@ def broker() -> Iterator[Broker]:
 )
 def test_what_is_not_there_is_exit_code_three_and_the_next_step(cordwood, broker, line, next_step):
     """A missing object gives exit code 3 and a one-line error with the next step."""
-    code, said = cordwood(line, broker.kafka)
+    code, output = cordwood(line, broker.kafka)
     assert code == 3
-    assert said.startswith("cordwood: ")
-    assert said.count("\n") == 1
-    assert next_step in said
+    assert output.startswith("cordwood: ")
+    assert output.count("\n") == 1
+    assert next_step in output
 
 
 @pytest.mark.parametrize("line", ["dlq ls --format json", "dlq sample --format json"])
@@ -165,6 +165,6 @@ def test_a_group_that_was_only_asked_for_is_not_made(cordwood, broker):
 def test_an_address_that_is_none_is_wrong_usage(cordwood, address):
     """An invalid address gives exit code 2 and the expected format, by option or environment."""
     for line, environment in ((f"topic list -b {address}", DEFAULT_BROKER), ("check", address)):
-        code, said = cordwood(line, environment)
+        code, output = cordwood(line, environment)
         assert code == 2
-        assert "write HOST:PORT" in said
+        assert "write HOST:PORT" in output

@@ -101,7 +101,7 @@ def test_tail_prints_the_last_records_and_follows_only_if_asked(cordwood):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (("topic", "list"), "no topics yet; create one with `cordwood topic create NAME`"),
         (("group", "list"), "no groups yet; `cordwood consume TOPIC -g GROUP` creates one"),
@@ -113,11 +113,11 @@ def test_tail_prints_the_last_records_and_follows_only_if_asked(cordwood):
         (("pipeline", "deliveries"), "no deliveries yet"),
     ],
 )
-def test_an_empty_list_says_so_on_stderr_only(cordwood, words, said):
+def test_an_empty_list_says_so_on_stderr_only(cordwood, words, output):
     """An empty table is a sentence on stderr; ``-J`` prints an empty list and nothing else."""
     shown = cordwood(*words)
     assert (shown.returncode, shown.stdout) == (0, "")
-    assert shown.stderr.startswith(said)
+    assert shown.stderr.startswith(output)
     listed = cordwood(*words, "-J")
     assert (json.loads(listed.stdout), listed.stderr) == ([], "")
 
@@ -139,9 +139,9 @@ def test_every_change_says_what_it_did(cordwood):
         "group delete g --yes": "deleted group g and its committed offsets",
         "topic delete t --yes": "deleted topic t and its records",
     }
-    for line, said in changes.items():
+    for line, output in changes.items():
         done = cordwood(*line.split())
-        assert (done.returncode, done.stderr) == (0, f"{said}\n"), line
+        assert (done.returncode, done.stderr) == (0, f"{output}\n"), line
 
 
 def test_dead_letters_are_counted_by_reason_and_not_by_connection(cordwood):

@@ -39,8 +39,8 @@ def cordwood(capsys, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "argv", ["cordwood", *shlex.split(line)])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
+        output = capsys.readouterr()
+        return ended.value.code or 0, output.out, output.err
 
     return run
 
@@ -71,7 +71,7 @@ def test_a_log_file_beside_the_partitions_is_nobodys_segment(cordwood, data, com
 
 
 @pytest.mark.parametrize("command", ["ls", "verify -q"])
-def test_one_topic_is_looked_at_and_nothing_is_said_of_the_others(cordwood, data, command):
+def test_only_the_named_topic_is_reported(cordwood, data, command):
     """With a topic argument, files of other topics are not reported."""
     (data / "u-0").mkdir()
     (data / "u-0" / SEGMENT).write_bytes(b"damaged")

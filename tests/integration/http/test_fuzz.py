@@ -94,14 +94,14 @@ def say(running: Served, data: bytes, cuts: list[int], *, is_rude: bool) -> byte
         bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
         for start, end in itertools.pairwise(bounds):
             wire.send(data[start:end])
-    said = b""
+    output = b""
     if is_rude:
         wire.reset()
-        return said
+        return output
     with contextlib.suppress(OSError):
-        said = wire.end().rest()
+        output = wire.end().rest()
     wire.close()
-    return said
+    return output
 
 
 @given(data=conversations, cuts=st.lists(st.integers(0, 400), max_size=3), is_rude=st.booleans())
@@ -109,9 +109,9 @@ def say(running: Served, data: bytes, cuts: list[int], *, is_rude: bool) -> byte
 @settings(max_examples=200)
 def test_any_bytes_at_the_http_listener_are_answered_or_ended(served, data, cuts, is_rude):
     """Any bytes, split anywhere, get an HTTP reply other than 500 or no reply."""
-    said = say(served, data, cuts, is_rude=is_rude)
-    assert b" 500 " not in said
-    assert said == b"" or said.startswith(b"HTTP/1.1 ")
+    output = say(served, data, cuts, is_rude=is_rude)
+    assert b" 500 " not in output
+    assert output == b"" or output.startswith(b"HTTP/1.1 ")
 
 
 def test_what_follows_a_head_request_and_is_none_is_refused_and_ended(served):

@@ -35,7 +35,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def told(broker: Broker, *parts: bytes) -> tuple[int, str, str]:
+def refusal_of(broker: Broker, *parts: bytes) -> tuple[int, str, str]:
     """Send the parts, read until the broker closes; return status, error and message."""
     wire = Wire(broker.http)
     with contextlib.suppress(ConnectionError):  # the broker may reject it before all of it is sent
@@ -63,7 +63,7 @@ def told(broker: Broker, *parts: bytes) -> tuple[int, str, str]:
 )
 def test_a_bad_request_line_is_answered_and_named(broker, line):
     """An invalid request line gets status 400 and an error message."""
-    status, error, message = told(broker, line + b"\r\n" + HOST + b"\r\n")
+    status, error, message = refusal_of(broker, line + b"\r\n" + HOST + b"\r\n")
     assert (status, error) == (400, "INVALID_REQUEST")
     assert message.startswith("this is not an HTTP/1.1 request: ")
 
@@ -137,7 +137,7 @@ def test_a_request_that_cannot_be_taken_is_refused_by_name(
     broker, request_, status, error, message
 ):
     """Each invalid request gets its specific status, error code and message."""
-    found = told(broker, *request_)
+    found = refusal_of(broker, *request_)
     assert found[:2] == (status, error)
     assert message in found[2]
 

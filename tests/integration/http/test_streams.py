@@ -54,8 +54,8 @@ def test_a_connection_goes_on_after_a_stream(broker):
 def test_a_client_of_http_1_0_gets_the_stream_until_the_connection_ends(broker):
     """An HTTP/1.0 client gets the whole reply without chunked encoding."""
     with Wire(broker.http) as wire:
-        said = wire.send(f"GET {PATH} HTTP/1.0\r\n\r\n".encode()).rest()
-    head, _, body = said.partition(b"\r\n\r\n")
+        output = wire.send(f"GET {PATH} HTTP/1.0\r\n\r\n".encode()).rest()
+    head, _, body = output.partition(b"\r\n\r\n")
     assert b"chunked" not in head.lower()
     assert len(json.loads(body)["topics"][0]["partitions"]) == 600
 

@@ -218,7 +218,7 @@ def half_frames(address: str, stack: contextlib.ExitStack) -> None:
         thread.join()
 
 
-def test_nothing_said_to_the_kafka_listener_fills_it_or_stalls_a_neighbour(served):
+def test_no_input_fills_the_kafka_listener_or_stalls_another_connection(served):
     """Memory stays bounded, no traceback is logged and all the neighbour's records are stored."""
     print(f"seed {SEED} (FUZZ_SEED)")
     chance = random.Random(SEED)

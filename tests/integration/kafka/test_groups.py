@@ -194,10 +194,10 @@ def test_an_instance_that_starts_twice_fences_the_first(broker, topic, members):
     settle([first], shared(6))
     members.append(second := ConfluentMember(broker.kafka, topic, group, instance="one"))
     settle([second], shared(6))
-    while (told := first.consumer.poll(PATIENCE_S)) is None:
+    while (report := first.consumer.poll(PATIENCE_S)) is None:
         pass
-    assert told.error().code() == confluent_kafka.KafkaError._FATAL
-    assert "fenced" in told.error().str()
+    assert report.error().code() == confluent_kafka.KafkaError._FATAL
+    assert "fenced" in report.error().str()
     first.close()
 
 
@@ -278,7 +278,7 @@ def test_kcat_balances_as_a_member(broker, topic):
     assert numbers(printed.split()) == list(range(60))
 
 
-def test_a_group_gates_reclaim_on_a_consume_topic(broker, members):
+def test_a_group_holds_reclaim_back_on_a_consume_topic(broker, members):
     """On a consume topic a committed group is listed as a reader with its seq and lag."""
     topic = create_topic(broker.kafka, next(NAMES), 1, cleanup_policy="consume")
     fill(broker.kafka, topic, 10, partitions=1)

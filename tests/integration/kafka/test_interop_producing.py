@@ -171,14 +171,14 @@ def test_append_time_is_the_brokers(broker, client, codec):
     assert {h.timestamp_type for h in stored_batches(broker.data, topic)} == {TimestampType.APPEND}
 
 
-def test_the_producer_is_told_where_its_record_is(broker, topic):
+def test_the_producer_gets_the_offset_of_its_record(broker, topic):
     """A delivery report contains the record's offset."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka})
-    told = []
+    answer = []
     for number in range(5):
-        producer.produce(topic, b"%d" % number, on_delivery=lambda _, m: told.append(m.offset()))
+        producer.produce(topic, b"%d" % number, on_delivery=lambda _, m: answer.append(m.offset()))
         producer.flush(PATIENCE_S)
-    assert told == [0, 1, 2, 3, 4]
+    assert answer == [0, 1, 2, 3, 4]
 
 
 def test_a_topic_that_is_not_there_is_made_by_the_first_who_produces(broker):
@@ -188,7 +188,7 @@ def test_a_topic_that_is_not_there_is_made_by_the_first_who_produces(broker):
     assert Confluent().read(broker.kafka, topic, len(TEXTS)) == TEXTS
 
 
-def test_without_auto_create_producers_are_told_there_is_no_topic():
+def test_without_auto_create_producers_get_unknown_topic():
     """Without auto.create.topics, producing to a missing topic fails as an unknown topic."""
     with Broker(durability="os", auto_create_topics="false") as broker:
         with pytest.raises(KafkaException) as caught:

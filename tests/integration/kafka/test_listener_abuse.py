@@ -228,7 +228,7 @@ def test_an_unknown_api_or_version_closes_with_one_line(broker, neighbour, api, 
     assert f"api={api} version={version}" in lines[0]
 
 
-def test_a_too_new_api_versions_is_told_what_there_is(broker, neighbour, caplog):
+def test_an_unsupported_api_versions_request_gets_the_supported_range(broker, neighbour, caplog):
     """A too new ApiVersions request is answered in version 0 with UNSUPPORTED_VERSION (35).
 
     The reply lists the supported APIs and the connection stays usable. Nothing is logged: every

@@ -10,7 +10,6 @@ import confluent_kafka
 import pytest
 
 from cordwood.batch.records import encode_batch
-from cordwood.broker.kafka import dispatcher
 from cordwood.client.kafka import LATEST, KafkaClient
 from cordwood.model import Record, TopicPartition
 from cordwood.protocol.kafka.frames import encode_request, parse_response
@@ -50,9 +49,9 @@ def read_records(listener: socket.socket) -> bytes:
     return bytes(response.topics[0].partitions[0].records or b"")
 
 
-def test_produce_waits_for_the_writer_and_keeps_its_order(broker, monkeypatch):
+def test_produce_waits_for_the_writer_and_keeps_its_order(broker):
     """Produce requests wait while the writer is busy; each is stored once and in order."""
-    monkeypatch.setattr(dispatcher, "WAITING_BYTES_MAX", 0)
+    broker.service.broker.kafka.waiting_bytes_max = 0
     create_topic(broker.kafka, "held")
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.kafka, "batch.num.messages": 1, "linger.ms": 0}

@@ -258,13 +258,13 @@ def test_exactly_once_from_one_topic_to_another(broker, topic):
     for number in range(30):
         source.produce(topic, b"%d" % number)
     assert source.flush(PATIENCE_S) == 0
-    for fate in ("commit", "abort", "crash", "commit", "commit"):
-        move(broker.kafka, topic, target, fate)
+    for outcome in ("commit", "abort", "crash", "commit", "commit"):
+        move(broker.kafka, topic, target, outcome)
     moved = read_all(broker.kafka, target, 30)
     assert moved == [b"%d!" % number for number in range(30)]
 
 
-def move(address, topic, target, fate):
+def move(address, topic, target, outcome):
     """Move ten records in one transaction that is committed, aborted or left open (crash)."""
     producer = ConfluentTransactions(address, f"mover-{topic}").producer
     member = ConfluentMember(address, topic, f"g-{topic}", **{"isolation.level": "read_committed"})
@@ -277,9 +277,9 @@ def move(address, topic, target, fate):
         producer.produce(target, message.value() + b"!")
     positions = consumer.position(consumer.assignment())
     producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), PATIENCE_S)
-    if fate == "commit":
+    if outcome == "commit":
         producer.commit_transaction(PATIENCE_S)
-    elif fate == "abort":
+    elif outcome == "abort":
         producer.abort_transaction(PATIENCE_S)
     else:
         assert producer.flush(PATIENCE_S) == 0  # all is stored, but not committed

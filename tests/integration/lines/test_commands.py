@@ -120,9 +120,9 @@ def test_every_error_is_one_line_and_the_connection_goes_on(broker: Broker, talk
         connection.ask(b"REGISTER jobs AS audit")
         connection.ask(b"PUT jobs one")
         for command, reply in WRONG:
-            said = connection.ask(command)
-            assert (command, said[: len(reply)]) == (command, reply)
-            assert b"\n" not in said
+            output = connection.ask(command)
+            assert (command, output[: len(reply)]) == (command, reply)
+            assert b"\n" not in output
         assert connection.ask(b"GET_ACK jobs") == b"ACK 1"
 
 
@@ -153,9 +153,9 @@ def test_payload_in_a_frame_is_kept_byte_for_byte(broker: Broker):
     with Wire(broker.control) as wire:
         assert wire.frame(b"PUT raw " + payload).read_frame() == b"OK"
         assert wire.frame(b"GET raw AS a").read_frame() == b"OK " + payload
-    said = ask(broker.control, "GET raw AS b")
-    assert said.startswith(rb"OK \e")
-    assert said[5:].replace(rb"\n", b"\n").replace(rb"\\", b"\\") == payload
+    output = ask(broker.control, "GET raw AS b")
+    assert output.startswith(rb"OK \e")
+    assert output[5:].replace(rb"\n", b"\n").replace(rb"\\", b"\\") == payload
 
 
 def test_command_cut_short_by_the_end_is_not_run(broker: Broker):
@@ -165,8 +165,8 @@ def test_command_cut_short_by_the_end_is_not_run(broker: Broker):
     """
     ask(broker.control, "REGISTER jobs AS audit")
     with Wire(broker.control) as wire:
-        said = wire.send(b"REMOVE jobs audit").end().rest()
-    assert said.startswith(b"ERR PROTOCOL the connection ended inside a command")
+        output = wire.send(b"REMOVE jobs audit").end().rest()
+    assert output.startswith(b"ERR PROTOCOL the connection ended inside a command")
     assert b"audit" in ask(broker.control, "READERS jobs")
 
 
@@ -218,9 +218,9 @@ def test_state_remembers_segments_that_reclaim_has_dropped(broker: Broker):
 def test_topics_are_not_created_when_that_is_off():
     """With auto.create.topics=false PUT fails and names REGISTER, which creates the topic."""
     with Broker(kafka="off", durability="os", auto_create_topics=False) as broker:
-        said = ask(broker.control, "PUT jobs one")
-        assert said.startswith(b"ERR UNKNOWN_TOPIC topic jobs does not exist")
-        assert b"REGISTER jobs" in said
+        output = ask(broker.control, "PUT jobs one")
+        assert output.startswith(b"ERR UNKNOWN_TOPIC topic jobs does not exist")
+        assert b"REGISTER jobs" in output
         assert ask(broker.control, "REGISTER jobs") == b"OK"
         assert ask(broker.control, "PUT jobs one") == b"OK"
 

@@ -37,10 +37,10 @@ def test_a_moved_directory_takes_every_partition_offline(tmp_path: Path):
         assert "cordwood_data_directory_lost 0.0" in http_get(broker.http, "/metrics")[1]
         data.rename(tmp_path / "away")
         until(lambda: ready(broker)[1]["offline_partitions"], "the broker notices")
-        status, facts = ready(broker)
+        status, stats = ready(broker)
         assert status == 503
-        assert "cannot be found" in str(facts["data_directory"])
-        assert list(facts["offline_partitions"]) == ["t-0"]
+        assert "cannot be found" in str(stats["data_directory"])
+        assert list(stats["offline_partitions"]) == ["t-0"]
         assert "cordwood_data_directory_lost 1.0" in http_get(broker.http, "/metrics")[1]
         assert put(broker, "after").startswith(b"ERR")
     (tmp_path / "away").rename(data)

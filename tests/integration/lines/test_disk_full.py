@@ -68,7 +68,7 @@ def test_full_disk_holds_lines_and_refuses_puts(left_bytes: int):
         assert ask(broker.control, "PUT jobs after") == b"OK"
 
 
-def test_disk_found_full_by_a_put_alone_is_told_and_found_free_again():
+def test_a_full_disk_met_by_a_put_is_reported_and_later_found_free():
     """/readyz reports a disk that a PUT found full, and free space without another write."""
     files = FullFiles()
     with Broker(kafka="off", files=files) as broker:
@@ -107,17 +107,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A mounted tmpfs of 24 MiB."""
     if os.geteuid() != 0:
         pytest.skip("missing tool: mount (only root may)")
-    room = tmp_path / "small"
-    room.mkdir()
+    directory = tmp_path / "small"
+    directory.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(room)],
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(directory)],
         capture_output=True,
         check=False,
     )
     if mounted.returncode != 0:
         pytest.skip("missing tool: mount (not allowed here)")
-    yield room
-    subprocess.run(["umount", "-l", str(room)], check=True)
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def test_real_file_system_that_fills_up_loses_nothing(small_disk: Path, tmp_path: Path):

@@ -65,7 +65,7 @@ conversations = st.one_of(
 )
 
 
-class Room:
+class Target:
     """A broker that receives hostile bytes, and two neighbours that must be served normally."""
 
     def __init__(self, served: Served) -> None:
@@ -120,12 +120,12 @@ def sender(served: Served) -> Callable[[], None]:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """One broker for all tests of this module, checked for leaks and errors at the end."""
     with Served(tmp_path_factory.mktemp("fuzz") / "data", durability="os") as served:
         served.warm_up()
         before = served.rss_bytes()
-        under_fire = Room(served)
+        under_fire = Target(served)
         with Neighbour("control", asker(served)), Neighbour("ingress", sender(served)):
             yield under_fire
         under_fire.neighbours_are_fine()
@@ -141,12 +141,12 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
 @pytest.mark.parametrize("listener", LISTENERS)
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
-def test_corpus_harms_nobody(room: Room, path: Path, listener: str):
+def test_corpus_harms_nobody(target: Target, path: Path, listener: str):
     """No corpus file harms other clients, sent whole, byte by byte or with a reset."""
     data = path.read_bytes()
-    room.say(listener, data, [], is_rude=False)
-    room.say(listener, data, list(range(min(len(data), 40))), is_rude=False)
-    room.say(listener, data, [], is_rude=True)
+    target.say(listener, data, [], is_rude=False)
+    target.say(listener, data, list(range(min(len(data), 40))), is_rude=False)
+    target.say(listener, data, [], is_rude=True)
 
 
 @given(
@@ -157,10 +157,10 @@ def test_corpus_harms_nobody(room: Room, path: Path, listener: str):
 )
 @settings(max_examples=150)
 def test_any_bytes_at_a_line_listener_harm_nobody(
-    room: Room, data: bytes, cuts: list[int], is_rude: bool, listener: str
+    target: Target, data: bytes, cuts: list[int], is_rude: bool, listener: str
 ):
     """Any bytes, split anywhere, leave the neighbours with their own correct replies."""
-    room.say(listener, data, cuts, is_rude=is_rude)
+    target.say(listener, data, cuts, is_rude=is_rude)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_any_bytes_at_a_line_listener_harm_nobody(
         ("control", b"NO SUCH COMMAND\n"),
     ],
 )
-def test_malformed_input_leaves_nothing_in_memory(room: Room, listener: str, data: bytes):
+def test_malformed_input_leaves_nothing_in_memory(target: Target, listener: str, data: bytes):
     """Connections that sent malformed input leave no memory allocated."""
-    address = room.served.addresses[listener]
+    address = target.served.addresses[listener]
 
     def step() -> None:
         with Wire(address) as wire, contextlib.suppress(OSError):
             wire.send(data)
             wire.end().rest()
 
-    assert_leaves_nothing(room.served.process.pid, step)
+    assert_leaves_nothing(target.served.process.pid, step)

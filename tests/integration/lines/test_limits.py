@@ -245,8 +245,8 @@ def test_a_crowd_beyond_the_open_files_is_refused_in_one_line_and_the_log_goes_o
                 assert crowd[-1].is_closed()
                 for number in range(5):
                     assert early.ask(b"PUT topic-%d payload" % number).startswith(b"OK")
-                said = served.log().count("connection.refused listener=control")
-                assert (said, "raise `ulimit -n`" in served.log()) == (1, True)
+                output = served.log().count("connection.refused listener=control")
+                assert (output, "raise `ulimit -n`" in served.log()) == (1, True)
             until(lambda: served.connections("control", early) == 1, "the crowd is gone")
         with Wire(served.control) as late:
             assert late.ask(b"GET_ACK topic-0") == b"ACK 1"

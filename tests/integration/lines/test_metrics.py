@@ -89,17 +89,17 @@ def test_counters_tell_what_happened(broker: Broker):
     assert cuts == {"entries": 9, "demand": 1}
     reader = (("partition", "0"), ("reader", "audit"), ("topic", "append"))
     assert found["cordwood_reader_lag_records"][reader] == 100
-    told = json.loads(ask(broker.control, "METRICS"))
-    assert told["cordwood_ingress_records_total"] == 100
+    report = json.loads(ask(broker.control, "METRICS"))
+    assert report["cordwood_ingress_records_total"] == 100
 
 
 def test_health_and_readiness_of_a_healthy_broker(broker: Broker):
     """Health and readiness are JSON; the 404 for an unknown path lists known paths."""
     assert http_get(broker.http, "/healthz") == (200, '{\n "status": "alive"\n}\n')
     status, body = http_get(broker.http, "/readyz")
-    told = json.loads(body)
-    assert (status, told["ready"], told["disk_full"]) == (200, True, False)
-    assert told["offline_partitions"] == {}
+    report = json.loads(body)
+    assert (status, report["ready"], report["disk_full"]) == (200, True, False)
+    assert report["offline_partitions"] == {}
     status, body = http_get(broker.http, "/nowhere")
     assert status == 404
     assert "/metrics" in json.loads(body)["message"]
@@ -142,9 +142,9 @@ def test_pipelined_http_requests_are_answered_in_order(broker: Broker):
     with Wire(broker.http) as wire:
         one = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         last = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-        said = wire.send(one + last).rest()
-    assert said.count(b"HTTP/1.1 200") == 2
-    assert said.index(b"alive") < said.index(b"disk_full")
+        output = wire.send(one + last).rest()
+    assert output.count(b"HTTP/1.1 200") == 2
+    assert output.index(b"alive") < output.index(b"disk_full")
 
 
 def test_malformed_http_is_refused_without_a_traceback(broker: Broker):
@@ -163,14 +163,14 @@ def test_malformed_http_is_refused_without_a_traceback(broker: Broker):
         (post + b"transfer-encoding: gzip\r\n\r\n", b"501"),
     ):
         with Wire(broker.http) as wire:
-            said = wire.send(noise).end().rest()
-        assert said.startswith(b"HTTP/1.1 " + status), noise[:60]
-        told = json.loads(said.partition(b"\r\n\r\n")[2])
-        assert set(told) == {"error", "message"}
+            output = wire.send(noise).end().rest()
+        assert output.startswith(b"HTTP/1.1 " + status), noise[:60]
+        report = json.loads(output.partition(b"\r\n\r\n")[2])
+        assert set(report) == {"error", "message"}
     assert http_get(broker.http, "/healthz")[0] == 200
 
 
-def test_a_failed_sync_is_told_by_everything_that_shows_health(caplog: pytest.LogCaptureFixture):
+def test_a_failed_sync_shows_in_every_health_report(caplog: pytest.LogCaptureFixture):
     """After a failed fsync the partition is read-only.
 
     /readyz, the metrics, the log, the API and the CLI all report it.
@@ -194,14 +194,14 @@ def test_a_failed_sync_is_told_by_everything_that_shows_health(caplog: pytest.Lo
         assert (problem["partition"], problem["state"]) == (0, "read-only")
         assert ask(broker.control, "GET sick") == b"OK one"
         assert ask(broker.control, "PUT well two") == b"OK"
-        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
-        assert told.exit_code == 5
-        assert "sick-0: a sync failed" in told.output
-        told = CliRunner().invoke(app, ["topic", "list", "--broker", broker.kafka])
-        states = {words[0]: words[-1] for words in map(str.split, told.output.splitlines())}
+        answer = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert answer.exit_code == 5
+        assert "sick-0: a sync failed" in answer.output
+        answer = CliRunner().invoke(app, ["topic", "list", "--broker", broker.kafka])
+        states = {words[0]: words[-1] for words in map(str.split, answer.output.splitlines())}
         assert (states["sick"], states["well"]) == ("read-only", "online")
-        told = CliRunner().invoke(app, ["topic", "describe", "sick", "--broker", broker.kafka])
-        assert "sick-0 read_only: a sync failed" in told.output
+        answer = CliRunner().invoke(app, ["topic", "describe", "sick", "--broker", broker.kafka])
+        assert "sick-0 read_only: a sync failed" in answer.output
         files.refused = set()
 
 
@@ -221,16 +221,16 @@ def test_a_groups_lag_is_in_the_metrics_the_api_and_check():
         (row,) = json.loads(body)["groups"]
         assert (row["offset"], row["end_offset"], row["lag"]) == (1, 3, 2)
         for lag, exit_code in (("1", 5), ("2", 0)):
-            told = CliRunner().invoke(app, ["check", "--broker", broker.kafka, "--lag", lag])
-            assert (told.exit_code, "g on jobs" in told.output) == (exit_code, True)
+            report = CliRunner().invoke(app, ["check", "--broker", broker.kafka, "--lag", lag])
+            assert (report.exit_code, "g on jobs" in report.output) == (exit_code, True)
 
 
 def test_a_pipeline_that_is_down_and_a_job_that_died_are_in_the_metrics():
     """The metrics show whether the pipeline is wanted and up, and the state of each job."""
     with Broker(durability="os") as broker:
-        facts = broker.service.broker.pipeline
-        facts.is_wanted, facts.state = True, PipelineState.UP
-        facts.take_report(
+        stats = broker.service.broker.pipeline
+        stats.is_wanted, stats.state = True, PipelineState.UP
+        stats.take_report(
             {"route": {"open": True}, "compact": {"open": False, "failed": 2, "error": "x"}}
         )
         route, compact = (("name", "route"),), (("name", "compact"),)
@@ -238,17 +238,17 @@ def test_a_pipeline_that_is_down_and_a_job_that_died_are_in_the_metrics():
         assert found["cordwood_pipeline_wanted"] == found["cordwood_pipeline_up"] == {(): 1}
         assert found["cordwood_pipeline_job_up"] == {route: 1, compact: 0}
         assert found["cordwood_pipeline_job_failures_total"] == {route: 0, compact: 2}
-        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
-        assert (told.exit_code, "compact: x" in told.output) == (5, True)
-        facts.state, facts.detail = PipelineState.WAITING, "ended with code 7"
+        report = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert (report.exit_code, "compact: x" in report.output) == (5, True)
+        stats.state, stats.detail = PipelineState.WAITING, "ended with code 7"
         found = scrape(broker)
         assert (found["cordwood_pipeline_wanted"], found["cordwood_pipeline_up"]) == (
             {(): 1},
             {(): 0},
         )
         assert found["cordwood_pipeline_job_up"] == {route: 0, compact: 0}
-        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
-        assert (told.exit_code, "pipeline: ended with code 7" in told.output) == (5, True)
+        report = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert (report.exit_code, "pipeline: ended with code 7" in report.output) == (5, True)
 
 
 def test_a_quarantined_delivery_is_in_the_metrics_and_in_check():
@@ -258,5 +258,5 @@ def test_a_quarantined_delivery_is_in_the_metrics_and_in_check():
         broker.service.broker.deliveries.quarantined["q"] = "a-0 is offline"
         assert scrape(broker)["cordwood_deliveries_quarantined"] == {(): 1}
         assert http_get(broker.http, "/readyz")[0] == 200
-        told = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
-        assert (told.exit_code, "q: a-0 is offline" in told.output) == (5, True)
+        answer = CliRunner().invoke(app, ["check", "--broker", broker.kafka])
+        assert (answer.exit_code, "q: a-0 is offline" in answer.output) == (5, True)

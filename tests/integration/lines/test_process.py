@@ -60,23 +60,23 @@ def test_wrong_flag_stops_with_a_sentence_that_helps(
 ):
     """A wrong flag exits with 2; the error names the setting and its valid values."""
     quiet = ("--kafka=off", "--control=off", "--http=off", "--ingress=off")
-    said = serve("--data", str(tmp_path / "data"), *quiet, *flags)
-    assert said.returncode == 2, said.stderr
-    assert "Traceback" not in said.stderr
+    output = serve("--data", str(tmp_path / "data"), *quiet, *flags)
+    assert output.returncode == 2, output.stderr
+    assert "Traceback" not in output.stderr
     for word in words:
-        assert word in said.stderr
-    assert not list(tmp_path.glob("data/*.lock")) or not said.stdout
+        assert word in output.stderr
+    assert not list(tmp_path.glob("data/*.lock")) or not output.stdout
 
 
 def test_port_that_is_taken_is_named(tmp_path: Path):
     """A port in use exits with 2; the error names the listener and the address."""
     with Served(tmp_path / "one") as served:
-        said = serve(
+        output = serve(
             "--data", str(tmp_path / "two"), "--kafka=off", "--control=off", "--http=off",
             "--ingress", served.ingress,
         )  # fmt: skip
-    assert said.returncode == 2
-    assert f"cannot listen on {served.ingress} for ingress" in said.stderr
+    assert output.returncode == 2
+    assert f"cannot listen on {served.ingress} for ingress" in output.stderr
 
 
 def test_ready_line_comes_within_seconds_and_names_the_listeners(tmp_path: Path):

@@ -138,7 +138,7 @@ def test_older_epoch_is_refused(broker: Broker):
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"UNEXPECTED_TLS"),
     ],
 )
-def test_greeting_that_cannot_be_followed_is_told_and_closed(
+def test_an_unsupported_greeting_gets_an_error_and_is_closed(
     broker: Broker, greeting: bytes, code: bytes | None
 ):
     """An invalid greeting gets one ERR line and the connection closes.
@@ -146,12 +146,12 @@ def test_greeting_that_cannot_be_followed_is_told_and_closed(
     A first line that is only an invalid record becomes a dead letter.
     """
     with Wire(broker.ingress) as wire:
-        said = wire.send(greeting).end().rest()
+        output = wire.send(greeting).end().rest()
     if code is None:
-        assert said == b""
+        assert output == b""
         assert letters(broker, 1)[0][0] == greeting[:-1]
     else:
-        assert b"ERR " + code in said
+        assert b"ERR " + code in output
 
 
 def test_what_is_no_record_becomes_a_dead_letter_with_why_and_whence(broker: Broker):
@@ -288,7 +288,7 @@ def gathered(
             yield
 
 
-def test_many_who_send_at_once_are_each_told_of_their_own_lines():
+def test_concurrent_senders_are_each_acknowledged_for_their_own_lines():
     """Producers whose lines share one append each get the acknowledgement for their own lines."""
     files = WatchedFiles()
     with Broker(kafka="off", files=files) as broker, contextlib.ExitStack() as stack:

@@ -107,8 +107,8 @@ def test_subscriber_that_half_closes_gets_what_there_is_and_then_the_end(broker:
     fill(broker, 1, 4)
     with Wire(broker.control) as wire:
         wire.send(b"SUBSCRIBE append FROM_START\n").end()
-        said = wire.rest().splitlines()
-    assert [line.partition(b"|")[0] for line in said] == [b"1", b"2", b"3"]
+        output = wire.rest().splitlines()
+    assert [line.partition(b"|")[0] for line in output] == [b"1", b"2", b"3"]
 
 
 def test_subscriber_that_ends_its_side_later_ends_where_the_log_does(broker: Broker):

@@ -64,9 +64,9 @@ def test_a_seq_without_a_partition_is_refused_with_the_form_to_use(
 ):
     """A seq is of one partition, so a command with a seq must name one; the error shows how."""
     assert wire.ask(b"REGISTER orders AS audit") == b"OK"
-    said = wire.ask(command)
-    assert said.startswith(b"ERR INVALID_PARTITIONS orders has 3 partitions")
-    assert said.endswith(b"as in " + form)
+    output = wire.ask(command)
+    assert output.startswith(b"ERR INVALID_PARTITIONS orders has 3 partitions")
+    assert output.endswith(b"as in " + form)
     assert {row["seq"] for row in json.loads(wire.ask(b"READERS orders"))["readers"]} == {0}
 
 
@@ -132,10 +132,10 @@ def test_reset_to_an_end_moves_every_partition(wire: Wire):
 def test_subscription_to_a_topic_labels_each_line_with_its_partition(wire: Wire, broker: Broker):
     """SUBSCRIBE of a topic sends ``partition:seq``; of one partition, plain seqs."""
     with Wire(broker.control) as other:
-        said = other.send(b"SUBSCRIBE orders FROM_START\n").end().rest().splitlines()
-    assert places(said) == [(b"0:1", b"a1"), (b"0:2", b"a2"), (b"1:1", b"b1")]
-    said = wire.send(b"SUBSCRIBE orders:0 FROM 2\n").end().rest().splitlines()
-    assert places(said) == [(b"2", b"a2")]
+        output = other.send(b"SUBSCRIBE orders FROM_START\n").end().rest().splitlines()
+    assert places(output) == [(b"0:1", b"a1"), (b"0:2", b"a2"), (b"1:1", b"b1")]
+    output = wire.send(b"SUBSCRIBE orders:0 FROM 2\n").end().rest().splitlines()
+    assert places(output) == [(b"2", b"a2")]
 
 
 def test_subscription_follows_every_partition_from_the_reader_s_cursors(wire: Wire, broker: Broker):
@@ -158,8 +158,8 @@ def test_a_busy_partition_does_not_keep_the_others_waiting(wire: Wire, broker: B
     for _ in range(40):
         assert wire.ask(b"PUT orders:0 " + b"x" * 100_000) == b"OK"
     with Wire(broker.control) as stream:
-        said = stream.send(b"SUBSCRIBE orders FROM_START\n").end().rest().splitlines()
-    labels = [line.partition(b"|")[0] for line in said]
+        output = stream.send(b"SUBSCRIBE orders FROM_START\n").end().rest().splitlines()
+    labels = [line.partition(b"|")[0] for line in output]
     assert labels.index(b"1:1") < 2 * SLICE_BYTES // 100_000
     assert [label for label in labels if label != b"1:1"] == [b"0:%d" % n for n in range(1, 43)]
 
@@ -174,10 +174,10 @@ def test_subscription_ends_with_an_error_when_the_topic_gets_more_partitions(
         stream.lines(2)
         broker.run(lambda: broker.service.broker.topics.add_partitions("orders", COUNT + 1))
         assert wire.ask(b"PUT orders:2 c1") == b"OK"
-        said = [stream.line()]
-        if not said[0].startswith(b"ERR"):  # it was about to read this record
-            said.append(stream.line())
-        assert said[-1].startswith(b"ERR INVALID_PARTITIONS orders now has 4 partitions")
+        output = [stream.line()]
+        if not output[0].startswith(b"ERR"):  # it was about to read this record
+            output.append(stream.line())
+        assert output[-1].startswith(b"ERR INVALID_PARTITIONS orders now has 4 partitions")
         assert single.line().startswith(b"1|")
         assert stream.send(b"SUBSCRIBE orders FROM_START\n").line().startswith(b"0:1|")
 

@@ -26,10 +26,10 @@ ASK = {
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of the broker's CA (``ours``) and of a second CA (``foreign``)."""
-    room = tmp_path_factory.mktemp("certs")
+    directory = tmp_path_factory.mktemp("certs")
     for name in ("ours", "foreign"):
-        write_lab_certificates(room / name, ["localhost", "127.0.0.1"], 1, replace=False)
-    return room
+        write_lab_certificates(directory / name, ["localhost", "127.0.0.1"], 1, replace=False)
+    return directory
 
 
 def tls_broker(certs: Path, **settings: object) -> Broker:
@@ -67,9 +67,9 @@ def client(certs: Path, who: str | None) -> ssl.SSLContext:
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_client_with_a_certificate_of_our_ca_is_served(mutual: Broker, certs: Path, listener: str):
     """With mutual TLS every listener serves a client with a certificate of the broker's CA."""
-    said, reply = ASK[listener]
+    output, reply = ASK[listener]
     with Wire(mutual.address(f"{listener}_tls"), tls=client(certs, "ours")) as wire:
-        assert wire.send(said).line().startswith(reply)
+        assert wire.send(output).line().startswith(reply)
 
 
 @pytest.mark.parametrize("who", [None, "foreign"])
@@ -81,14 +81,14 @@ def test_client_without_our_certificate_is_refused(
 
     No byte reaches the listener.
     """
-    said = b""
+    output = b""
     with (
         contextlib.suppress(ssl.SSLError, ConnectionError),
         Wire(mutual.address(f"{listener}_tls"), tls=client(certs, who)) as wire,
     ):
         # In TLS 1.3 the server refuses after the client has completed its side of the handshake.
-        said = wire.send(ASK[listener][0]).line()
-    assert said == b""
+        output = wire.send(ASK[listener][0]).line()
+    assert output == b""
     assert mutual.service.server.listeners[listener].accepted == 0
 
 
@@ -101,7 +101,7 @@ def test_server_that_is_not_ours_is_noticed(mutual: Broker, certs: Path, listene
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, listener: str):
+def test_tls_to_a_plain_port_gets_an_error_that_says_so(mutual: Broker, certs: Path, listener: str):
     """A TLS handshake on a plaintext port ends the connection instead of hanging.
 
     The line listeners also reply ERR UNEXPECTED_TLS.
@@ -110,8 +110,8 @@ def test_tls_to_a_plain_port_is_told_so(mutual: Broker, certs: Path, listener: s
         Wire(mutual.address(listener), tls=client(certs, "ours"))
     with Wire(mutual.address(listener)) as wire:
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
-        said = wire.send(hello).end().rest()
-    assert b"ERR UNEXPECTED_TLS" in said or listener == "http"
+        output = wire.send(hello).end().rest()
+    assert b"ERR UNEXPECTED_TLS" in output or listener == "http"
     until(
         lambda: not mutual.service.server.listeners[listener].connections, "the place is free again"
     )

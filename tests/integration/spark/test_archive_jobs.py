@@ -48,9 +48,9 @@ class CompactionHarness:
         with Client(self.broker.control) as client:
             client.cut(topic)
 
-    def archive(self, topic, **said):
+    def archive(self, topic, **options):
         return create_archive(
-            self.spark, self.api, self.storage, ArchiveRequest(topic=topic, **said)
+            self.spark, self.api, self.storage, ArchiveRequest(topic=topic, **options)
         )
 
     def topic_archive(self, topic) -> TopicArchive:

@@ -92,7 +92,7 @@ def test_a_filter_of_one_query_does_not_leak_into_another(spark, data, log):
     assert sorted(row.offset for row in both.collect()) == [7, 11]
 
 
-def test_what_is_to_be_read_can_be_said_beforehand(spark, data, log):
+def test_the_columns_to_read_can_be_given_in_advance(spark, data, log):
     """Offset, time and partition arguments return the same rows as filters."""
     at = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)  # offset n is n seconds later
     frame = topic(

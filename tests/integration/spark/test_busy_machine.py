@@ -71,11 +71,11 @@ def answer(program, data, master="local[1]", *, path=None):
     command = [sys.executable, "-c", program, str(data), master]
     paths = [str(path) if path else "", os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    said = subprocess.run(
+    reply = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environ, timeout=ENDS_S
     )
-    assert said.returncode == 0, said.stderr[-3000:]
-    return said.stdout.strip()
+    assert reply.returncode == 0, reply.stderr[-3000:]
+    return reply.stdout.strip()
 
 
 @contextmanager

@@ -77,18 +77,18 @@ def test_an_error_of_ours_keeps_its_class_through_spark(spark):
 
 def test_a_job_says_how_many_of_its_tasks_have_ended_while_the_others_run(spark, tmp_path):
     """Progress is reported while tasks run: the second task waits for the report of the first."""
-    seen, said = [], tmp_path / "said"
+    seen, output = [], tmp_path / "said"
 
     def watch(done, total):
         seen.append((done, total))
         if done:
-            said.touch()
+            output.touch()
 
     def work(number):
         deadline = time.monotonic() + 60
-        while number and not said.exists() and time.monotonic() < deadline:
+        while number and not output.exists() and time.monotonic() < deadline:
             threading.Event().wait(0.01)
-        return said.exists()
+        return output.exists()
 
     assert run_tasks(spark, work, [0, 1], watch)[1]
     assert (1, 2) in seen

@@ -71,10 +71,10 @@ def test_a_session_on_a_connect_server_reads_writes_and_streams(tmp_path):
             check=False,
         )
     assert client.returncode == 0, client.stderr[-3000:]
-    said = json.loads(client.stdout.splitlines()[-1])
-    assert said.pop("client").startswith("pyspark.sql.connect")
+    output = json.loads(client.stdout.splitlines()[-1])
+    assert output.pop("client").startswith("pyspark.sql.connect")
     ten = list(range(10))
-    assert said == {"wire": 10, "files": ten, "stream": ten, "tasks": [1, 2]}
+    assert output == {"wire": 10, "files": ten, "stream": ten, "tasks": [1, 2]}
 
 
 def test_the_router_runs_through_a_connect_server(tmp_path):

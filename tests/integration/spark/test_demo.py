@@ -42,17 +42,17 @@ def test_one_story_kept_can_be_played_with_until_ctrl_c(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    told = ""
-    while "/metrics" not in told:
+    report = ""
+    while "/metrics" not in report:
         line = demo.stderr.readline()
-        assert line, told
-        told += line
-    address = re.search(r"CORDWOOD_BROKER=(\S+)", told)[1]
+        assert line, report
+        report += line
+    address = re.search(r"CORDWOOD_BROKER=(\S+)", report)[1]
     asked = [*python, "topic", "list", "--format", "csv", "-b", address]
     listed = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
     assert "\nsmpte,1," in listed.stdout
     (kept,) = tmp_path.glob("cordwood-demo-*")
-    assert str(kept) in told
+    assert str(kept) in report
     children = [pid for pid, _ in left_behind(demo.pid)]
     demo.send_signal(signal.SIGINT)
     rest = demo.communicate(timeout=60)[1]

@@ -35,8 +35,8 @@ def fill(log, batches):
             )
         )
     log.publish()
-    said = {"subscribe": "t", "path": str(log.directory.parent)}
-    return parse_options(said, streaming=False)
+    options = {"subscribe": "t", "path": str(log.directory.parent)}
+    return parse_options(options, streaming=False)
 
 
 def test_an_audit_s_driver_is_given_a_row_per_task_and_one_per_partition(spark, log):

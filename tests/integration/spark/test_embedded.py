@@ -61,13 +61,13 @@ def test_serve_routes_by_itself_and_its_pipeline_dies_with_it(tmp_path):
         assert http.get("/api/topics", name="jobs", brief="1")["topics"]
         pid = http.get("/api/pipeline")["pid"]
         status = [sys.executable, "-m", "cordwood", "pipeline", "status"]
-        said = subprocess.run(
+        output = subprocess.run(
             [*status, "--broker", broker.addresses["kafka"]],
             capture_output=True,
             text=True,
             check=True,
         )
-        assert said.stdout.splitlines()[1].split()[:2] == ["up", str(pid)]
+        assert output.stdout.splitlines()[1].split()[:2] == ["up", str(pid)]
         below = family(broker)
         assert {"java", "python"} <= kinds(below)
     finally:

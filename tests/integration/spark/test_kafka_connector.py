@@ -114,14 +114,14 @@ def test_a_committed_reader_sees_no_aborted_and_no_undecided_record(spark, broke
         {"bootstrap.servers": broker.kafka, "transactional.id": "decider"}
     )
     producer.init_transactions(PATIENCE_S)
-    for fate in ("committed", "aborted", "committed", "undecided"):
+    for outcome in ("committed", "aborted", "committed", "undecided"):
         producer.begin_transaction()
         for number in range(50):
-            producer.produce("decided", f"{fate} {number}")
+            producer.produce("decided", f"{outcome} {number}")
         assert producer.flush(PATIENCE_S) == 0
-        if fate == "committed":
+        if outcome == "committed":
             producer.commit_transaction(PATIENCE_S)
-        elif fate == "aborted":
+        elif outcome == "aborted":
             producer.abort_transaction(PATIENCE_S)
     level = {"kafka.isolation.level": "read_committed"}
     batch = spark.read.format("kafka").options(**options(broker, "decided", **level)).load()

@@ -64,13 +64,13 @@ class Bench:
                 offset = parse_headers(data)[-1].end_offset
         return found
 
-    def replay(self, **said):
+    def replay(self, **options):
         asked = ("rate", "batch_records", "watch", "task_records_min", "cores")
-        run = {name: said.pop(name) for name in asked if name in said}
-        return run_replay(self.spark, self.api, Replay(**said), **run)
+        run = {name: options.pop(name) for name in asked if name in options}
+        return run_replay(self.spark, self.api, Replay(**options), **run)
 
-    def table(self, out, progress=None, watch_s=WATCH_S, **said):
-        request = TableRequest(topic="users", out=out, **said)
+    def table(self, out, progress=None, watch_s=WATCH_S, **options):
+        request = TableRequest(topic="users", out=out, **options)
         built = build_table(self.spark, self.api, request, progress=progress, watch_s=watch_s)
         rows = self.spark.read.parquet(str(out / "current")).collect()
         return built, {bytes(row["key"]): bytes(row["value"]) for row in rows}
@@ -99,14 +99,14 @@ def test_letters_are_chosen_and_rewritten_by_sql(bench):
     """Replay selects and rewrites by SQL, drops dead-letter headers and sends each record once."""
     bench.put("dead_letter", [a_letter(i, "no_key" if i % 2 else "loop") for i in range(10)])
     before = bench.read("dead_letter")
-    said = {
+    options = {
         "topic": "dead_letter",
         "to": "fixed",
         "where": "reason = 'loop' and source_offset >= 4",
         "set_key": "concat('test.', source_offset)",
         "set_value": "upper(value_text)",
     }
-    outcome = bench.replay(**said)
+    outcome = bench.replay(**options)
     assert (outcome.scanned, outcome.replayed) == (10, 3)
     fixed = bench.read("fixed")
     assert [(r.key, r.value) for r in fixed] == [
@@ -118,10 +118,10 @@ def test_letters_are_chosen_and_rewritten_by_sql(bench):
     )
     assert bench.read("dead_letter") == before
 
-    assert bench.replay(**said).scanned == 0, "run twice, nothing is twice"
+    assert bench.replay(**options).scanned == 0, "run twice, nothing is twice"
     bench.put("dead_letter", [a_letter(20, "loop")])
-    assert bench.replay(**said).replayed == 1, "new letters are taken, old ones not again"
-    assert bench.replay(**said, name="again").replayed == 4
+    assert bench.replay(**options).replayed == 1, "new letters are taken, old ones not again"
+    assert bench.replay(**options, name="again").replayed == 4
     (first, second) = bench.api.call(ListReplays()).replays
     assert {first.records, second.records} == {4}
     assert first.state == "done"
@@ -140,14 +140,14 @@ def test_a_replay_that_dies_half_way_does_not_repeat_itself(bench, monkeypatch):
             raise KeyboardInterrupt
         return delivered
 
-    said = {"topic": "dead_letter", "to": "back", "batch_records": 2}
+    options = {"topic": "dead_letter", "to": "back", "batch_records": 2}
     with monkeypatch.context() as broken:
         broken.setattr(BrokerApi, "deliver", dies_after)
         with pytest.raises(KeyboardInterrupt):
-            bench.replay(**said)
+            bench.replay(**options)
     assert len(bench.read("back")) == 4
     seen = []
-    bench.replay(**said, watch=lambda *each: seen.append(each))
+    bench.replay(**options, watch=lambda *each: seen.append(each))
     assert seen == [(2, 3), (3, 3)], "what is left is what the progress is of"
     assert [r.value for r in bench.read("back")] == [b"letter %d" % i for i in range(7)]
 

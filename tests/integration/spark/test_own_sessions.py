@@ -81,7 +81,7 @@ def job(data, tmp_path):
     return [str(program), str(data), str(tmp_path / "out")]
 
 
-def said_by(*command, env=None):
+def output_of(*command, env=None):
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=540, env=env
     )
@@ -102,7 +102,7 @@ def test_a_stream_s_worker_connects_first_under_spark_submit(job, note, monkeypa
         "spark.ui.enabled": "false",
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    assert said_by(submit, "--master", "local[1]", *conf, *job) == "50"
+    assert output_of(submit, "--master", "local[1]", *conf, *job) == "50"
     assert note.read_text() == "1 False\n"
 
 
@@ -110,7 +110,7 @@ def test_a_stream_s_worker_connects_first_under_spark_submit(job, note, monkeypa
 def test_a_stream_s_worker_connects_first_in_a_connect_server(job, note, tmp_path):
     """The same holds on a Connect server that has our directory on its PYTHONPATH."""
     with open_connect_server(tmp_path, "local[1]") as remote:
-        assert said_by(sys.executable, *job, remote) == "50"
+        assert output_of(sys.executable, *job, remote) == "50"
     assert note.read_text() == "1 False\n"
 
 
@@ -129,4 +129,4 @@ def test_a_program_of_an_environment_that_is_not_activated_finds_the_source(job,
         "JAVA_HOME": str(java_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    assert said_by(sys.executable, *job, env=environ) == "50"
+    assert output_of(sys.executable, *job, env=environ) == "50"

@@ -69,5 +69,5 @@ def test_an_embedded_spark_that_is_asked_to_yields_as_a_whole():
 
     The test uses a separate process, because lowering the priority cannot be undone.
     """
-    said = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == [str(max(NICE, HERE))] * 3
+    output = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
+    assert output.stdout.split() == [str(max(NICE, HERE))] * 3

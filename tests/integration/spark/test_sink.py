@@ -31,8 +31,8 @@ def rows(spark, broker, name, *columns):
 
 
 def write(frame, broker, **options):
-    said = {"kafka.bootstrap.servers": broker.kafka, **options}
-    frame.write.format("cordwood").options(**said).mode("append").save()
+    fields = {"kafka.bootstrap.servers": broker.kafka, **options}
+    frame.write.format("cordwood").options(**fields).mode("append").save()
 
 
 def make_topic(broker, name, partitions):
@@ -42,8 +42,8 @@ def make_topic(broker, name, partitions):
 
 
 def staged(broker):
-    room = broker.data / "staging"
-    return list(room.iterdir()) if room.exists() else []
+    directory = broker.data / "staging"
+    return list(directory.iterdir()) if directory.exists() else []
 
 
 def test_rows_become_records_with_keys_headers_and_nulls(spark, broker):
@@ -85,7 +85,7 @@ def test_the_topic_option_beats_the_column(spark, broker):
 
 
 @pytest.mark.parametrize(
-    ("sql", "options", "said"),
+    ("sql", "options", "output"),
     [
         ("select 'v' value", {"tpoic": "t"}, "unknown sink option tpoic; did you mean topic"),
         ("select 'v' value", {}, "set the option topic, or give the rows a column topic"),
@@ -105,9 +105,9 @@ def test_the_topic_option_beats_the_column(spark, broker):
         ("select 'v' value, 9 partition", {"topic": "one"}, "has 9, but topic one has 1 part"),
     ],
 )
-def test_what_cannot_be_written_is_refused_by_name(spark, broker, sql, options, said):
+def test_what_cannot_be_written_is_refused_by_name(spark, broker, sql, options, output):
     """Invalid options and rows fail with a specific error, and no staged files remain."""
-    with pytest.raises(Exception, match=said):  # Spark wraps our error in its own classes
+    with pytest.raises(Exception, match=output):  # Spark wraps our error in its own classes
         write(spark.sql(sql), broker, **options)
     assert staged(broker) == []
 
@@ -179,10 +179,10 @@ def test_a_batch_written_again_after_its_topic_was_deleted_is_written_again(spar
     """Deliveries are tracked by topic id, so a recreated topic receives the batch once more."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.kafka})
     frame = spark.range(10).selectExpr("cast(id as string) value")
-    said = {"topic": "renewed", "queryId": "q-renewed", "batchId": "3"}
+    options = {"topic": "renewed", "queryId": "q-renewed", "batchId": "3"}
     for _ in range(2):
-        write(frame, broker, **said)
-        write(frame, broker, **said)
+        write(frame, broker, **options)
+        write(frame, broker, **options)
         assert len(rows(spark, broker, "renewed", "value")) == 10
         admin.delete_topics(["renewed"])["renewed"].result(30)
 

@@ -85,11 +85,11 @@ def driver_on(work, broker, commands):
         "spark.driver.extraJavaOptions": JAVA,
         "spark.executor.extraJavaOptions": JAVA,
     }
-    told = [json.dumps(conf), json.dumps([[*map(str, words)] for words in commands])]
+    report = [json.dumps(conf), json.dumps([[*map(str, words)] for words in commands])]
     started = []
 
     def start(master):
-        command = [sys.executable, "-c", DRIVER, broker, master, *told]
+        command = [sys.executable, "-c", DRIVER, broker, master, *report]
         with (work / "driver.log").open("w") as log:
             started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
         assert started[0].stdout.readline() == "ASKING\n", (work / "driver.log").read_text()

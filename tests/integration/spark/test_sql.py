@@ -59,7 +59,7 @@ def topics(spark, api):
     return TopicViews(spark, api)
 
 
-def said(topics, text, mode=PrintMode.NDJSON):
+def printed(topics, text, mode=PrintMode.NDJSON):
     frame = topics.query(text)
     out = io.StringIO()
     print_rows(frame.columns, stream_rows(frame), mode, out)
@@ -197,7 +197,7 @@ def test_only_the_columns_a_statement_uses_are_decoded(spark, text, columns):
         "create temporary view v as select key_text from t",
     ],
 )
-def test_all_columns_are_decoded_when_it_cannot_be_told(spark, text):
+def test_all_columns_are_decoded_if_the_needed_ones_are_unknown(spark, text):
     """All columns are decoded if the used columns cannot be determined."""
     assert len(read_statement(spark, text, ["t", "u"]).columns) == 8
 
@@ -230,7 +230,7 @@ def test_topics_are_found_by_whole_names(spark, text, named):
 )
 def test_a_comment_or_a_raw_string_hides_no_column(topics, text):
     """Columns after a comment or raw string that contains a quote are still found."""
-    assert said(topics, text) == '{"key_text": "k2"}\n'
+    assert printed(topics, text) == '{"key_text": "k2"}\n'
 
 
 def test_a_filter_on_offsets_reads_little(topics):
@@ -244,25 +244,25 @@ def test_a_filter_on_offsets_reads_little(topics):
 def test_a_view_of_the_users_own_sees_the_whole_topic_as_it_is_now(topics, spark, broker):
     """A user's view always reads the current topic, whatever other statements filtered."""
     put(broker, "grows", range(10))
-    said(topics, "create temporary view mine as select * from grows where offset > 1")
-    assert said(topics, "select offset from grows where offset = 9") == '{"offset": 9}\n'
-    assert json.loads(said(topics, "select count(key) n from mine")) == {"n": 8}
+    printed(topics, "create temporary view mine as select * from grows where offset > 1")
+    assert printed(topics, "select offset from grows where offset = 9") == '{"offset": 9}\n'
+    assert json.loads(printed(topics, "select count(key) n from mine")) == {"n": 8}
     put(broker, "grows", range(10, 15))
-    assert json.loads(said(topics, "select count(key) n from mine")) == {"n": 13}
+    assert json.loads(printed(topics, "select count(key) n from mine")) == {"n": 13}
     twice = "select count(*) n from mine a join mine b on a.offset = b.offset where a.offset > 5"
-    assert json.loads(said(topics, twice)) == {"n": 9}
+    assert json.loads(printed(topics, twice)) == {"n": 9}
     spark.catalog.dropTempView("mine")
 
 
 def test_a_cached_topic_stays_as_it_is_until_it_is_uncached(topics, broker):
     """CACHE TABLE keeps a topic's rows unchanged until UNCACHE TABLE."""
     put(broker, "kept", range(3))
-    said(topics, "cache table kept")
+    printed(topics, "cache table kept")
     put(broker, "kept", range(3, 5))
-    assert json.loads(said(topics, "select count(*) n from kept")) == {"n": 3}
-    assert said(topics, "select offset from kept where offset > 1") == '{"offset": 2}\n'
-    said(topics, "uncache table kept")
-    assert json.loads(said(topics, "select count(*) n from kept")) == {"n": 5}
+    assert json.loads(printed(topics, "select count(*) n from kept")) == {"n": 3}
+    assert printed(topics, "select offset from kept where offset > 1") == '{"offset": 2}\n'
+    printed(topics, "uncache table kept")
+    assert json.loads(printed(topics, "select count(*) n from kept")) == {"n": 5}
 
 
 def test_only_topics_a_statement_names_become_views(topics, spark):
@@ -325,14 +325,14 @@ def test_a_few_rows_are_looked_for_in_one_partition_first(topics, spark):
 def test_topics_are_views_and_results_come_in_every_form(topics):
     """Topics are queried as views, and every print mode formats the result."""
     total = "select sum(get_json_object(value_text, '$.n')) as n from `orders.eu`"
-    assert json.loads(said(topics, total)) == {"n": 3.0}
+    assert json.loads(printed(topics, total)) == {"n": 3.0}
     few = "select offset, key from `orders.eu` where offset < 2 order by offset"
-    assert said(topics, few, PrintMode.MARKDOWN) == (
+    assert printed(topics, few, PrintMode.MARKDOWN) == (
         "| offset | key |\n| --- | --- |\n| 0 | k0 |\n| 1 | k1 |\n"
     )
-    assert said(topics, few, PrintMode.CSV) == "offset,key\n0,k0\n1,k1\n"
-    assert [row["key"] for row in json.loads(said(topics, few, PrintMode.JSON))] == ["k0", "k1"]
-    assert said(topics, few, PrintMode.TABLE).splitlines() == [
+    assert printed(topics, few, PrintMode.CSV) == "offset,key\n0,k0\n1,k1\n"
+    assert [row["key"] for row in json.loads(printed(topics, few, PrintMode.JSON))] == ["k0", "k1"]
+    assert printed(topics, few, PrintMode.TABLE).splitlines() == [
         "offset  key",
         "     0  k0",
         "     1  k1",
@@ -341,18 +341,18 @@ def test_topics_are_views_and_results_come_in_every_form(topics):
 
 def test_results_keep_their_shape_on_the_way_through_pages(topics):
     """Duplicate names, maps, structs, nulls, timestamps and intervals are printed correctly."""
-    assert said(topics, "select 1 a, 2 a, null b", PrintMode.CSV) == "a,a,b\n1,2,\n"
+    assert printed(topics, "select 1 a, 2 a, null b", PrintMode.CSV) == "a,a,b\n1,2,\n"
     shaped = "select map('k', 1) m, named_struct('x', x'ff') s, cast(null as int) n, 1.50 d"
-    assert json.loads(said(topics, shaped)) == {
+    assert json.loads(printed(topics, shaped)) == {
         "m": {"k": 1},
         "s": {"x": "0xff"},
         "n": None,
         "d": "1.50",
     }
-    assert "1" in said(topics, "select interval '1' day i")
+    assert "1" in printed(topics, "select interval '1' day i")
     when = "select timestamp from u where offset = 0"
-    assert said(topics, when) == said(topics, f"{when} limit 1")
-    assert "2023-11-14T22:13:20+00:00" in said(topics, when)
+    assert printed(topics, when) == printed(topics, f"{when} limit 1")
+    assert "2023-11-14T22:13:20+00:00" in printed(topics, when)
 
 
 def test_a_java_that_runs_out_of_memory_ends(spark):

@@ -53,8 +53,8 @@ def test_a_standalone_cluster_reads_as_an_embedded_session_does(data, tmp_path):
         )
     log.close()
     assert driver.returncode == 0, driver.stderr[-3000:]
-    said = json.loads(driver.stdout.splitlines()[-1])
-    assert said["master"] == cluster.url
-    assert said["tasks"] >= 4
-    assert said["batch"] == list(range(5, 100))
-    assert said["stream"] == list(range(100))
+    output = json.loads(driver.stdout.splitlines()[-1])
+    assert output["master"] == cluster.url
+    assert output["tasks"] >= 4
+    assert output["batch"] == list(range(5, 100))
+    assert output["stream"] == list(range(100))

@@ -44,8 +44,8 @@ class Topic:
         with KafkaClient(self.broker.kafka) as client:
             client.produce(TopicPartition("users", 0), encode_batch(rows))
 
-    def table(self, out, **said):
-        request = TableRequest(topic="users", out=out, **said)
+    def table(self, out, **options):
+        request = TableRequest(topic="users", out=out, **options)
         return build_table(self.spark, self.api, request)
 
 

@@ -56,13 +56,13 @@ spark = session(master=master, conf={
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 })
 api = BrokerApi(BrokerAddress(kafka))
-said = {}
+results = {}
 
 def attempt(name, work):
     try:
-        said[name] = work()
+        results[name] = work()
     except CordwoodError as error:
-        said[name] = f"{type(error).__name__}: {error}"
+        results[name] = f"{type(error).__name__}: {error}"
 
 def archive(place):
     storage = open_storage(str(root / place / "archive"))
@@ -79,14 +79,14 @@ def restore(place):
 for place in ("none", "mixed", "shared"):
     attempt(f"table {place}", lambda: table(place))
     attempt(f"archive {place}", lambda: archive(place))
-    said[f"reclaim {place}"] = api.call(ReclaimTopics("t")).dropped
-    said[f"readers {place}"] = len(api.call(ListReaders("u")).readers)
+    results[f"reclaim {place}"] = api.call(ReclaimTopics("t")).dropped
+    results[f"readers {place}"] = len(api.call(ListReaders("u")).readers)
 for place in ("none", "mixed"):
     shutil.rmtree(root / place / "archive", ignore_errors=True)
     shutil.copytree(root / "shared" / "archive", root / place / "archive")
 for place in ("none", "mixed", "shared"):
     attempt(f"restore {place}", lambda: restore(place))
-print(json.dumps(said))
+print(json.dumps(results))
 spark.stop()
 """
 
@@ -124,7 +124,7 @@ def away_from(*places):
 
 
 @pytest.fixture(scope="module")
-def said(broker, root, tmp_path_factory):
+def results(broker, root, tmp_path_factory):
     """The result of every command, and what RECLAIM dropped after each place."""
     trial = [*away_from(root / "none"), "true"]
     if subprocess.run(trial, capture_output=True, check=False).returncode:
@@ -145,31 +145,33 @@ def said(broker, root, tmp_path_factory):
 
 @pytest.mark.parametrize("place", ["none", "mixed"])
 @pytest.mark.parametrize("job", ["archive", "table"])
-def test_a_place_that_executors_do_not_share_is_refused_by_name(said, root, job, place):
+def test_a_place_that_executors_do_not_share_is_refused_by_name(results, root, job, place):
     """The job fails with a one-line error and its remedy, and leaves no table files."""
     option = {"archive": "--dest", "table": "--out"}[job]
-    assert said[f"{job} {place}"].startswith("UnavailableError: ")
-    assert f"{root}/{place}/{job} is not shared" in said[f"{job} {place}"]
-    assert f"give {option} a directory that is mounted on every machine" in said[f"{job} {place}"]
+    assert results[f"{job} {place}"].startswith("UnavailableError: ")
+    assert f"{root}/{place}/{job} is not shared" in results[f"{job} {place}"]
+    assert (
+        f"give {option} a directory that is mounted on every machine" in results[f"{job} {place}"]
+    )
     left = {path.name for path in (root / place / "table").rglob("*") if path.is_file()}
     assert left == {"_table.lock"}
 
 
-def test_a_place_that_all_share_gets_every_row(said, root):
+def test_a_place_that_all_share_gets_every_row(results, root):
     """Archive and table in a shared directory contain every record."""
-    assert said["archive shared"] == RECORDS
-    assert said["table shared"] == KEYS
+    assert results["archive shared"] == RECORDS
+    assert results["table shared"] == KEYS
     assert pq.read_table(root / "shared" / "table" / "current").num_rows == KEYS
     (topic_archive,) = list_topic_archives(open_storage(str(root / "shared" / "archive")), "t")
     entries, findings = topic_archive.verify()
     assert (sum(entry.records for entry in entries), findings) == (RECORDS, [])
 
 
-def test_a_restore_from_a_place_executors_do_not_see_restores_nothing(said, broker):
+def test_a_restore_from_a_place_executors_do_not_see_restores_nothing(results, broker):
     """Restore from an unshared directory fails with a remedy; from a shared one it is complete."""
     for place in ("none", "mixed"):
-        assert "give --dest a directory that is mounted" in said[f"restore {place}"]
-    assert said["restore shared"] == RECORDS
+        assert "give --dest a directory that is mounted" in results[f"restore {place}"]
+    assert results["restore shared"] == RECORDS
     with KafkaClient(broker.kafka) as client:
         ends = [
             client.offset(TopicPartition(f"from-{place}", 0), -1)
@@ -178,16 +180,16 @@ def test_a_restore_from_a_place_executors_do_not_see_restores_nothing(said, brok
     assert (ends[0], ends[2]) == (0, RECORDS)
 
 
-def test_reclaim_takes_only_what_the_broker_has_read(said, broker):
+def test_reclaim_takes_only_what_the_broker_has_read(results, broker):
     """RECLAIM drops nothing until the archive in the shared directory is written."""
     (part,) = broker.service.broker.archive.describe("t").partitions
     places = {bundle.place.split("/")[-2] for bundle in part.bundles}
     assert places == {"shared"}
     assert part.verified_end == RECORDS
-    dropped = [said[f"reclaim {place}"] for place in ("none", "mixed", "shared")]
+    dropped = [results[f"reclaim {place}"] for place in ("none", "mixed", "shared")]
     assert dropped == [0, 0, 1]
 
 
-def test_a_table_that_could_not_be_written_holds_no_log_back(said):
+def test_a_table_that_could_not_be_written_holds_no_log_back(results):
     """Only a table that was written registers as a reader of its topic."""
-    assert [said[f"readers {place}"] for place in ("none", "mixed", "shared")] == [0, 0, 1]
+    assert [results[f"readers {place}"] for place in ("none", "mixed", "shared")] == [0, 0, 1]

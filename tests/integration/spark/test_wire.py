@@ -40,10 +40,10 @@ def fill(running, codec):
     assert producer.flush(30) == 0
 
 
-def options(running, **said):
+def options(running, **fields):
     quick = {"fetchOffset.numRetries": "0", "kafkaConsumer.pollTimeoutMs": "5000"}
     where = {"subscribe": "t", "kafka.bootstrap.servers": running.kafka}
-    return parse_options({**where, **quick, **said}, streaming=False)
+    return parse_options({**where, **quick, **fields}, streaming=False)
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def wire(broker):
     log.close()
 
 
-def rows(broker, **said):
+def rows(broker, **fields):
     """Return every row, read as an executor reads it."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
     from cordwood.pipeline.source.source import CordwoodSource
     from support.schemas import full_schema
 
-    source = CordwoodSource(CaseInsensitiveDict({"subscribe": "t", **said}))
+    source = CordwoodSource(CaseInsensitiveDict({"subscribe": "t", **fields}))
     reader = source.reader(full_schema())
     return [
         row
@@ -70,7 +70,7 @@ def rows(broker, **said):
     ]
 
 
-def test_both_ways_give_the_same_rows(broker):
+def test_both_paths_give_the_same_rows(broker):
     """Files and broker return equal rows for every codec, with nulls and headers."""
     files = rows(broker, path=str(broker.data))
     wire = rows(broker, **{"kafka.bootstrap.servers": broker.kafka})
@@ -78,7 +78,7 @@ def test_both_ways_give_the_same_rows(broker):
     assert wire == files
 
 
-def test_both_ways_see_the_same_log(broker, wire):
+def test_both_paths_see_the_same_log(broker, wire):
     """Files and broker agree on topics, offset bounds, chunks and times."""
     directory = SegmentFileLog(str(broker.data))
     assert wire.topics()["t"] == directory.topics()["t"]

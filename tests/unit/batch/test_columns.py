@@ -167,7 +167,7 @@ def test_a_wanted_column_never_points_past_its_record(lie, wanted):
         decode_columns(LIES[lie], wanted=frozenset({wanted}))
 
 
-def test_damage_is_found_by_checksum_unless_told_not_to_look():
+def test_damage_is_found_by_checksum_unless_checks_are_off():
     """A flipped bit is found by the checksum, unless verification is turned off."""
     data = bytearray(encode_batch(sample_records(3)))
     data[-5] ^= 1

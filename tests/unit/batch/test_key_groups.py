@@ -37,7 +37,7 @@ def test_a_prefix_ends_before_the_first_dot(keys):
         assert key is None or is_plain[row] == key.isascii()
 
 
-def test_many_keys_that_collide_are_still_told_apart():
+def test_keys_with_equal_hashes_are_still_distinguished():
     """Keys that collide in the open-addressed hash table stay in separate groups."""
     chance = random.Random(7)
     keys = [b"%d" % chance.randrange(5000) for _ in range(20_000)]

@@ -133,7 +133,7 @@ def test_offsets_beyond_64_bits_are_corrupt(position):
         decode_batch(data)
 
 
-def test_damage_is_told_where():
+def test_damage_is_reported_with_its_position():
     """The error distinguishes a truncated batch, a wrong checksum and another format."""
     data = encode_batch(sample_records(2))
     with pytest.raises(CorruptBatch, match="the header states"):

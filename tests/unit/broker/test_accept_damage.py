@@ -53,7 +53,7 @@ def flip(store, batch, base=4):
     return before
 
 
-def told(store):
+def open_and_accepted(store):
     """Return the start offsets of the damage that is a problem and of the accepted damage."""
     found = store.health.damaged(), store.health.accepted()
     return tuple([each.start_offset for each in ranges.get(TP, [])] for ranges in found)
@@ -82,15 +82,15 @@ async def test_acceptance_outlives_a_scrub_and_a_restart(store):
     store.segments.accept_damage(TP, 4)
     run = await scrub(store)
     assert [row.accepted for row in run.damaged] == [True]
-    assert told(store) == ([], [5])
+    assert open_and_accepted(store) == ([], [5])
     store.close()
     again = open_store(store.data, clock=ManualClock())
     scrubber = a_scrubber(again)
     scrubber._remember_damage()
-    assert told(again) == ([], [5])
+    assert open_and_accepted(again) == ([], [5])
     scrubber.stop()
     await scrub(again)
-    assert told(again) == ([], [5])
+    assert open_and_accepted(again) == ([], [5])
     again.close()
 
 
@@ -101,10 +101,10 @@ async def test_new_damage_in_the_same_segment_is_reported(store):
     store.segments.accept_damage(TP, 4)
     flip(store, 3)
     await scrub(store)
-    assert told(store) == ([7], [5])
+    assert open_and_accepted(store) == ([7], [5])
     flip(store, 2, base=0)
     await scrub(store)
-    assert told(store) == ([2, 7], [5])
+    assert open_and_accepted(store) == ([2, 7], [5])
 
 
 async def test_a_restored_segment_that_is_damaged_again_is_reported(store):
@@ -114,10 +114,10 @@ async def test_a_restored_segment_that_is_damaged_again_is_reported(store):
     store.segments.accept_damage(TP, 4)
     (store.data / str(TP) / f"{4:020}.log").write_bytes(before)
     await scrub(store)
-    assert told(store) == ([], [])
+    assert open_and_accepted(store) == ([], [])
     flip(store, 1)
     await scrub(store)
-    assert told(store) == ([5], [])
+    assert open_and_accepted(store) == ([5], [])
 
 
 async def test_a_file_that_was_accepted_as_another_hides_no_damaged_batch(store):
@@ -126,10 +126,10 @@ async def test_a_file_that_was_accepted_as_another_hides_no_damaged_batch(store)
     store.metadata.cluster.put_segments(TP, [replace(entry, sha256="0" * 64)])
     await scrub(store)
     store.segments.accept_damage(TP, 4)
-    assert told(store) == ([], [4])
+    assert open_and_accepted(store) == ([], [4])
     flip(store, 1)
     await scrub(store)
-    assert told(store) == ([5], [])
+    assert open_and_accepted(store) == ([5], [])
 
 
 async def test_only_known_damage_can_be_accepted(store):
@@ -139,4 +139,4 @@ async def test_only_known_damage_can_be_accepted(store):
     for base in (0, 2, 8, 99):
         with pytest.raises(UnknownSegment, match=f"segment {base};"):
             store.segments.accept_damage(TP, base)
-    assert told(store) == ([5], [])
+    assert open_and_accepted(store) == ([5], [])

@@ -52,8 +52,8 @@ def verified(broker, archive):
 
 
 def tell(broker, *bundles):
-    said = {"topic": "t", "partition": 0, "bundles": list(bundles)}
-    return JsonClient(broker.http).post("/api/archive", said)
+    options = {"topic": "t", "partition": 0, "bundles": list(bundles)}
+    return JsonClient(broker.http).post("/api/archive", options)
 
 
 def known(broker):
@@ -67,8 +67,8 @@ def reclaim(broker):
 
 
 def problem(broker):
-    facts = JsonClient(broker.http).get("/api/health")
-    return facts["maintenance_failed"].get("t-0", "")
+    stats = JsonClient(broker.http).get("/api/health")
+    return stats["maintenance_failed"].get("t-0", "")
 
 
 def log_start(broker):
@@ -111,13 +111,13 @@ def test_other_contents_with_the_right_counts_and_checksums_release_nothing(brok
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "changes",
     [{"first_ms": 2**70}, {"newest_ms": 0}, {"transactional": True}, {"records": 9}],
 )
-def test_an_entry_that_says_anything_else_of_its_bundle_is_refused(broker, archive, facts):
+def test_an_entry_that_says_anything_else_of_its_bundle_is_refused(broker, archive, changes):
     """A restore selects bundles by their manifest entries, so a wrong entry is refused."""
-    (bundle,) = archive.add(WHOLE, **facts)
-    with pytest.raises(CorruptionError, match=f"has {next(iter(facts))} "):
+    (bundle,) = archive.add(WHOLE, **changes)
+    with pytest.raises(CorruptionError, match=f"has {next(iter(changes))} "):
         tell(broker, bundle)
     assert (known(broker)["bundles"], reclaim(broker)) == ([], 0)
 

@@ -31,7 +31,7 @@ def test_an_offline_partition_has_no_leader_and_its_replica_is_offline():
     assert placement == Placement(NO_NODE, -1, (7,), (), (7,))
 
 
-def test_a_peer_is_told_the_address_of_its_own_session():
+def test_a_peer_sees_the_address_of_its_own_session():
     """A client gets the address of the listener it used, also for coordinator and controller."""
     session = Session(listener="kafka", peer="192.0.2.7:1", host="broker.example", port=9093)
     assert CLUSTER.endpoints(session) == [Endpoint(7, "broker.example", 9093)]

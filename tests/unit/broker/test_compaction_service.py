@@ -28,14 +28,14 @@ def begin(harness, **changes):
 
 
 def finish(harness, order, **changes):
-    said = {name: order[name] for name in ("topic_id", "lease")} | {
+    options = {name: order[name] for name in ("topic_id", "lease")} | {
         "action": "finish",
         "topic": "t",
         "partition": 0,
         "jobs": [],
         "state": {**order["state"], "clean_end": order["bound"]},
     }
-    harness.post({**said, **changes})
+    harness.post({**options, **changes})
 
 
 def test_a_partition_given_out_is_not_given_out_again_until_its_lease_ends(harness):
@@ -62,10 +62,10 @@ def test_demand_cuts_the_active_segment_first(harness):
 def test_released_a_partition_may_be_given_out_at_once(harness):
     """Only the lease holder can release a partition. A release does not count as a failure."""
     (order,) = begin(harness)
-    said = {"action": "release", "topic": "t", "partition": 0}
-    harness.post({**said, "lease": "another's"})
+    options = {"action": "release", "topic": "t", "partition": 0}
+    harness.post({**options, "lease": "another's"})
     assert begin(harness) == []
-    harness.post({**said, "lease": order["lease"]})
+    harness.post({**options, "lease": order["lease"]})
     assert len(begin(harness)) == 1
     assert harness.state().failures == 0
 
@@ -139,16 +139,16 @@ def test_what_is_remembered_goes_with_the_topic(harness):
     assert harness.state().passes == 0
 
 
-def test_the_lookout_waits_its_delay_and_then_its_interval(harness):
+def test_the_schedule_waits_its_delay_and_then_its_interval(harness):
     """Passes start after ``compaction.delay.ms``, then every ``compaction.interval.ms``."""
     now = [100.0]
     times = CompactionTimes(interval_ms=300_000, delay_ms=60_000)
     harness.status = CompactionStatus(times)
-    lookout = CompactionSchedule(100.0, lambda: now[0])
+    schedule = CompactionSchedule(100.0, lambda: now[0])
     looked = []
     for at in (100, 159, 160, 161, 459, 460):
         now[0] = float(at)
-        looked.append(lookout.run_if_due(harness, in_process) is not None)
+        looked.append(schedule.run_if_due(harness, in_process) is not None)
     assert looked == [False, False, True, False, False, True]
     assert harness.state().passes == 1
 

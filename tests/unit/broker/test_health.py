@@ -23,44 +23,44 @@ from support.stores import TP, append_sealed, open_store
 
 def test_failures_of_a_job_are_counted_over_every_life_of_the_pipeline():
     """The child process counts from 0 at each start, but the failure counter never decreases."""
-    facts = PipelineStatus(state=PipelineState.UP)
+    stats = PipelineStatus(state=PipelineState.UP)
     for failed in (0, 1, 3):
-        facts.take_report({"route": {"open": True, "failed": failed}})
-    facts.jobs = {}  # the child process died
-    facts.take_report({"route": {"open": True, "failed": 2}})
-    assert facts.report().job_failures == {"route": 5}
+        stats.take_report({"route": {"open": True, "failed": failed}})
+    stats.jobs = {}  # the child process died
+    stats.take_report({"route": {"open": True, "failed": 2}})
+    assert stats.report().job_failures == {"route": 5}
 
 
 def test_a_job_that_does_not_run_is_named_with_its_last_error():
     """A job that runs again is not listed. A dead child process is listed as the pipeline."""
-    facts = PipelineStatus(state=PipelineState.UP)
-    facts.take_report(
+    stats = PipelineStatus(state=PipelineState.UP)
+    stats.take_report(
         {
             "route": {"open": False, "failed": 1, "error": "KeyError: x"},
             "compact": {"open": True, "failed": 4, "error": "old"},
         }
     )
-    assert facts.failed_jobs() == {"route": "KeyError: x"}
-    facts.state, facts.detail = PipelineState.WAITING, "ended with code 7"
-    assert facts.failed_jobs() == {"pipeline": "ended with code 7"}
+    assert stats.failed_jobs() == {"route": "KeyError: x"}
+    stats.state, stats.detail = PipelineState.WAITING, "ended with code 7"
+    assert stats.failed_jobs() == {"pipeline": "ended with code 7"}
 
 
 @pytest.mark.parametrize("state", [each for each in PipelineState if each is not PipelineState.UP])
 def test_no_job_is_up_while_the_pipeline_is_not(state):
     """A job counts as up only while the pipeline is up, whatever the last report contains."""
-    facts = PipelineStatus(state=PipelineState.UP)
-    facts.take_report({"route": {"open": True}, "compact": {"open": False, "error": "x"}})
-    assert (facts.is_job_up("route"), facts.is_job_up("compact")) == (True, False)
-    facts.state = state
-    assert not facts.is_job_up("route")
+    stats = PipelineStatus(state=PipelineState.UP)
+    stats.take_report({"route": {"open": True}, "compact": {"open": False, "error": "x"}})
+    assert (stats.is_job_up("route"), stats.is_job_up("compact")) == (True, False)
+    stats.state = state
+    assert not stats.is_job_up("route")
 
 
 @pytest.mark.parametrize("job", [None, [], "x", {}, {"failed": "many"}, {"failed": None}])
 def test_a_report_that_lies_does_no_harm(job):
     """Invalid job reports from the child process are ignored."""
-    facts = PipelineStatus(state=PipelineState.UP)
-    facts.take_report({"route": job})
-    assert (facts.failed_jobs(), facts.job_failures["route"]) == ({}, 0)
+    stats = PipelineStatus(state=PipelineState.UP)
+    stats.take_report({"route": job})
+    assert (stats.failed_jobs(), stats.job_failures["route"]) == ({}, 0)
 
 
 # --- background tasks -------------------------------------------------------------------------
@@ -93,7 +93,7 @@ async def test_a_task_that_is_stopped_did_not_die():
 
 
 @pytest.mark.parametrize("name", UNREADY)
-def test_each_of_these_facts_alone_makes_the_broker_unready(name):
+def test_each_of_these_problems_alone_makes_the_broker_unready(name):
     """Each listed condition makes the broker unready; a maintenance failure does not."""
     well = Health(**dict.fromkeys(Health.__struct_fields__) | {"data_directory": "ok"})
     assert is_served(well)
@@ -113,8 +113,8 @@ def test_a_partitions_state_is_its_worst(tmp_path):
     store.health.report(TP, Condition.READ_ONLY, "x")
     assert partition_state(store.health, TP).state == "read-only"
     store.health.report(TP, Condition.OFFLINE, "x")
-    told = partition_state(store.health, TP)
-    assert (told.state, len(told.problems), len(told.damage)) == ("offline", 3, 1)
+    answer = partition_state(store.health, TP)
+    assert (answer.state, len(answer.problems), len(answer.damage)) == ("offline", 3, 1)
     store.close()
 
 

@@ -58,8 +58,8 @@ async def test_one_partitions_error_keeps_retention_from_no_other(services, file
         await services.monitor.run_round()
     assert left(services) == {"a-sick": 1, "b-well": 0}
     assert list(services.store.health.reasons(Condition.RETENTION_FAILED)) == [SICK]
-    said = [r.message for r in caplog.records if "partition.retention_failed" in r.message]
-    assert len(said) == 1
+    output = [r.message for r in caplog.records if "partition.retention_failed" in r.message]
+    assert len(output) == 1
     files.refused = set()
     await services.monitor.run_round()
     assert left(services) == {"a-sick": 0, "b-well": 0}

@@ -66,7 +66,7 @@ def test_whoever_waits_has_it_opened_on_another_thread_once(data):
     store.close()
 
 
-def test_whoever_waits_for_a_damaged_one_is_told(data):
+def test_requests_that_wait_for_a_damaged_partition_fail_with_its_error(data):
     """Opening a damaged partition raises its error and leaves no open in progress."""
     damage(data, 5)
     store = open_store(data, eager=0)

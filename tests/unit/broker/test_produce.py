@@ -3,6 +3,7 @@
 import asyncio
 import random
 import struct
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from cordwood.batch.kernels.loader import load_kernels
 from cordwood.batch.records import decode_committed, encode_batch
 from cordwood.broker import batch_checks
 from cordwood.codes import Code
+from cordwood.config import MIB
 from cordwood.errors import BatchTooLarge, CordwoodError, InvalidRecord
 from cordwood.log.write.partition import Appended
 from cordwood.model import Codec, Record, TimestampType
@@ -234,7 +236,7 @@ async def test_batches_checked_beside_the_loop_keep_their_order(tmp_path):
         assert (await append(services, first, small)).base_offset == 3, "on the loop again"
 
 
-async def test_a_refusal_beside_the_loop_is_told_and_lets_the_next_one_pass(tmp_path):
+async def test_a_refusal_on_a_thread_is_reported_and_lets_the_next_request_pass(tmp_path):
     """A refused batch uses no offset and does not delay the next batch."""
     large = bytearray(encode_batch([Record(0, NOW_MS, None, bytes(batch_checks.LOOP_BYTES))]))
     bad = batch_of(bytes(batch_checks.LOOP_BYTES))
@@ -265,7 +267,7 @@ async def test_a_batch_is_admitted_in_the_step_that_hands_it_over(tmp_path):
         assert partition.log_end_offset == 0
 
 
-FEW, MANY = 1, validation.WARM_RECORDS * 3
+FEW, MANY = 1, validation.KERNEL_RECORDS_MIN * 3
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
@@ -304,15 +306,14 @@ async def test_staged_batches_are_checked_the_same(tmp_path, name):
                 services.produce_service.check(partition, bad, 1 << 20)
 
 
-async def test_a_staged_batch_that_inflates_past_the_limit_is_refused(tmp_path, monkeypatch):
+def test_a_staged_batch_that_inflates_past_the_limit_is_refused():
     """A staged batch above the inflated limit is refused; a batch just below it is accepted."""
-    monkeypatch.setattr(batch_checks, "INFLATED_BYTES_MAX", 1 << 20)
     fits, bomb = (
         encode_batch([Record(0, NOW_MS, None, bytes(size))], codec=Codec.ZSTD)
         for size in (1_000_000, 1_100_000)
     )
-    async with KafkaServices(tmp_path) as services:
-        partition = (await services.create("t")).partition(0)
-        assert len(services.produce_service.check(partition, fits, 1 << 20)) == 1
-        with pytest.raises(BatchTooLarge, match="more than 1048576 bytes uncompressed"):
-            services.produce_service.check(partition, fits + bomb, 1 << 20)
+    limits = {"batch_bytes_max": MIB, "inflated_bytes_max": MIB}
+    check = partial(batch_checks.check_staged, topic="t", needs_keys=False, **limits)
+    assert len(check(fits)) == 1
+    with pytest.raises(BatchTooLarge, match="more than 1048576 bytes uncompressed"):
+        check(fits + bomb)

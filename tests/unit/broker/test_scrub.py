@@ -73,7 +73,7 @@ async def test_a_sound_log_is_read_whole_and_when_is_remembered(store, scrubber,
     assert store.health.troubled() == []
 
 
-async def test_damage_is_told_with_its_offsets_and_refused_from_then_on(store, scrubber):
+async def test_damage_is_reported_with_its_offsets_and_refused_from_then_on(store, scrubber):
     """A scrub reports damage by offset before any read. Later reads of those offsets fail."""
     flip(store)
     run = await scrub(scrubber, "t")

@@ -30,7 +30,7 @@ def together(broker: Broker, *works):
     return broker.run(run)
 
 
-def test_a_mistake_while_topics_are_made_is_told_to_everybody_who_waits(broker, monkeypatch):
+def test_an_error_while_topics_are_created_reaches_every_waiting_request(broker, monkeypatch):
     """Each waiting request gets the error, and the next topic is created normally."""
     service, store = broker.service.broker.topics, broker.service.broker.store
 

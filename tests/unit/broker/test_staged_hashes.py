@@ -84,13 +84,13 @@ def test_a_file_forged_before_the_request_is_refused_over_http(broker):
     good = staged_file(broker).read_bytes()
     forge(staged_file(broker))
     part = {"topic": "a", "partition": 0, "file": "x", "sha256": hashlib.sha256(good).hexdigest()}
-    said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
+    options = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(UnknownJob, match="x changed after it was staged"):
-        JsonClient(broker.http).post("/api/deliveries", said)
+        JsonClient(broker.http).post("/api/deliveries", options)
     listed = JsonClient(broker.http).get("/api/deliveries")["deliveries"]
     assert (words(broker, "a"), listed) == ([], {})
     staged_file(broker).write_bytes(good)
-    assert JsonClient(broker.http).post("/api/deliveries", said) == {"delivered": True}
+    assert JsonClient(broker.http).post("/api/deliveries", options) == {"delivered": True}
     assert words(broker, "a") == [WORD]
 
 
@@ -98,9 +98,9 @@ def test_a_file_forged_before_the_request_is_refused_over_http(broker):
 def test_a_part_without_a_hash_is_refused(broker, sha256):
     """Every part must have a valid sha256; it cannot be omitted."""
     part = {"topic": "a", "partition": 0, "file": "x", "sha256": sha256}
-    said = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
+    options = {"query": "q", "batch": 0, "job": "job", "parts": [part]}
     with pytest.raises(RequestError, match="sha256"):
-        JsonClient(broker.http).post("/api/deliveries", said)
+        JsonClient(broker.http).post("/api/deliveries", options)
     assert words(broker, "a") == []
 
 
@@ -126,12 +126,12 @@ def test_each_of_several_files_is_held_against_its_own_hash(tmp_path):
     """Each file is checked on its own, so bytes moved from one file to the next are detected."""
     files = {"one": b"first", "two": b"second!"}
     parts = [Part("a", 0, n, sha256=hashlib.sha256(d).hexdigest()) for n, d in files.items()]
-    area, room = StagingArea(tmp_path), ReadBuffers()
+    area, directory = StagingArea(tmp_path), ReadBuffers()
     with area.new_job("job") as job:
         for name, data in files.items():
             job.write(name, [data])
-        assert bytes(room.read(job, parts)) == b"firstsecond!"
+        assert bytes(directory.read(job, parts)) == b"firstsecond!"
         job.write("one", [b"firsts"])
         job.write("two", [b"econd!"])
         with pytest.raises(UnknownJob, match="one changed"):
-            room.read(job, parts)
+            directory.read(job, parts)

@@ -10,27 +10,27 @@ from cordwood.protocol.line.replies import Welcome
 
 
 def opened(last_n: int = 0, framing: Framing = Framing.TEXT) -> SendBuffer:
-    outbox = SendBuffer(framing, 100)
-    outbox.resume(Welcome("p", 0, last_n))
-    return outbox
+    buffer = SendBuffer(framing, 100)
+    buffer.resume(Welcome("p", 0, last_n))
+    return buffer
 
 
 def test_records_are_numbered_from_one_after_what_the_broker_holds():
     """Numbering starts at 1, or after the last number that the broker holds for this producer."""
     assert opened().add(Message("k", b"x"), 5) == 1
-    outbox = opened(500)
-    assert outbox.add(Message("k", "x"), 5) == 501
-    assert outbox.take_unsent(1000) == b"k|5|501|x\n"
+    buffer = opened(500)
+    assert buffer.add(Message("k", "x"), 5) == 501
+    assert buffer.take_unsent(1000) == b"k|5|501|x\n"
 
 
 def test_numbers_wrap_and_are_confirmed_across_the_wrap():
     """Record numbers wrap to 0 after 2**31 - 1. Confirming 0 confirms all records before it."""
-    outbox = opened(2**31 - 2)
-    assert [outbox.add(Message("k", b"x"), 5) for _ in range(3)] == [2**31 - 1, 0, 1]
-    assert outbox.confirm(0)
-    assert len(outbox) == 1
-    assert outbox.confirm(1)
-    assert len(outbox) == 0
+    buffer = opened(2**31 - 2)
+    assert [buffer.add(Message("k", b"x"), 5) for _ in range(3)] == [2**31 - 1, 0, 1]
+    assert buffer.confirm(0)
+    assert len(buffer) == 1
+    assert buffer.confirm(1)
+    assert len(buffer) == 0
 
 
 def test_a_chunk_is_about_as_long_as_asked_and_counts_as_sent():
@@ -38,35 +38,35 @@ def test_a_chunk_is_about_as_long_as_asked_and_counts_as_sent():
 
     Records stay pending after they are sent, until confirmed.
     """
-    outbox = opened()
+    buffer = opened()
     for _ in range(4):
-        outbox.add(Message("k", b"x", 7), 5)
-    first, second = outbox.take_unsent(9), outbox.take_unsent(100)
+        buffer.add(Message("k", b"x", 7), 5)
+    first, second = buffer.take_unsent(9), buffer.take_unsent(100)
     assert first == b"k|7|1|x\nk|7|2|x\n"
     assert second == b"k|7|3|x\nk|7|4|x\n"
-    assert outbox.take_unsent(100) == b""
-    assert (outbox.unsent_bytes, outbox.pending_bytes) == (0, 32)
+    assert buffer.take_unsent(100) == b""
+    assert (buffer.unsent_bytes, buffer.pending_bytes) == (0, 32)
 
 
 def test_after_a_lost_connection_only_what_the_broker_lacks_is_sent_again():
     """After a reconnect, only records that the broker lacks are resent, with the same numbers."""
-    outbox = opened()
+    buffer = opened()
     for _ in range(3):
-        outbox.add(Message("k", b"x", 7), 5)
-    outbox.take_unsent(100)
-    outbox.resume(Welcome("p", 0, 2))
-    assert outbox.confirmed_n == 2
-    assert outbox.unsent_bytes == outbox.pending_bytes == 8
-    assert outbox.take_unsent(100) == b"k|7|3|x\n"
+        buffer.add(Message("k", b"x", 7), 5)
+    buffer.take_unsent(100)
+    buffer.resume(Welcome("p", 0, 2))
+    assert buffer.confirmed_n == 2
+    assert buffer.unsent_bytes == buffer.pending_bytes == 8
+    assert buffer.take_unsent(100) == b"k|7|3|x\n"
 
 
 def test_an_old_confirmation_changes_nothing():
     """A confirmation of records that are already confirmed changes nothing."""
-    outbox = opened(10)
-    outbox.add(Message("k", b"x"), 5)
-    assert not outbox.confirm(10)
-    assert not outbox.confirm(3)
-    assert len(outbox) == 1
+    buffer = opened(10)
+    buffer.add(Message("k", b"x"), 5)
+    assert not buffer.confirm(10)
+    assert not buffer.confirm(3)
+    assert len(buffer) == 1
 
 
 def test_a_confirmation_of_what_was_never_sent_is_refused():
@@ -77,9 +77,9 @@ def test_a_confirmation_of_what_was_never_sent_is_refused():
 
 def test_a_second_producer_under_the_same_name_is_found_out():
     """A broker that holds numbers this producer never sent means another producer has its name."""
-    outbox = opened(1)
+    buffer = opened(1)
     with pytest.raises(StaleProducer, match="another producer uses the same name"):
-        outbox.resume(Welcome("p", 0, 7))
+        buffer.resume(Welcome("p", 0, 7))
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_what_would_not_parse_at_the_broker_is_refused_and_takes_no_number(messa
 
     Otherwise it would become a dead letter that a later acknowledgement still covers.
     """
-    outbox = opened()
+    buffer = opened()
     with pytest.raises(InvalidRecord):
-        outbox.add(message, 5)
-    assert outbox.add(Message("k", b"x"), 5) == 1
+        buffer.add(message, 5)
+    assert buffer.add(Message("k", b"x"), 5) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_what_would_not_parse_at_the_broker_is_refused_and_takes_no_number(messa
 )
 def test_what_is_accepted_here_is_a_record_at_the_broker(message):
     """Every record that the client accepts is parsed as one record by the broker's own parser."""
-    outbox = SendBuffer(Framing.TEXT, 1000)
-    outbox.resume(Welcome("p", 0, 0))
-    outbox.add(message, 5)
-    batch = encode_lines_plain(outbox.take_unsent(1000), 5, producer=None)
+    buffer = SendBuffer(Framing.TEXT, 1000)
+    buffer.resume(Welcome("p", 0, 0))
+    buffer.add(message, 5)
+    batch = encode_lines_plain(buffer.take_unsent(1000), 5, producer=None)
     assert (batch.count, batch.rejected) == (1, [])
 
 
 def test_frames_carry_newlines():
     """A payload in a frame may contain newlines."""
-    outbox = opened(framing=Framing.FRAMES)
-    outbox.add(Message(b"k", b"two\nlines"), 5)
-    assert outbox.take_unsent(100) == b"\x0f\0\0\0k|5|1|two\nlines"
+    buffer = opened(framing=Framing.FRAMES)
+    buffer.add(Message(b"k", b"two\nlines"), 5)
+    assert buffer.take_unsent(100) == b"\x0f\0\0\0k|5|1|two\nlines"

@@ -93,11 +93,13 @@ class NoBucket(BaseHTTPRequestHandler):
 
     def refuse(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        said = b"<Error><Code>NoSuchBucket</Code><Message>There is no such bucket</Message></Error>"
+        output = (
+            b"<Error><Code>NoSuchBucket</Code><Message>There is no such bucket</Message></Error>"
+        )
         self.send_response(404)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(output)))
         self.end_headers()
-        self.wfile.write(b"" if self.command == "HEAD" else said)
+        self.wfile.write(b"" if self.command == "HEAD" else output)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = refuse  # noqa: N815 - http.server's names
 

@@ -29,8 +29,8 @@ SEALED = [Sealed(0, 100), Sealed(100, 200)]
 
 
 def due(**changes):
-    facts = {"log_start": 0, "archived_end": 0, "stable_end": 1000} | changes
-    return plan_due(SEALED, **facts)
+    fields = {"log_start": 0, "archived_end": 0, "stable_end": 1000} | changes
+    return plan_due(SEALED, **fields)
 
 
 def a_manifest(spans, topic="t", partition=0):

@@ -5,24 +5,24 @@ from __future__ import annotations
 from cordwood.decide.audit import AuditWindow, RangeAudit, audit_partition, is_whole
 
 
-def a_piece(start, end, **facts):
-    said = {
+def a_piece(start, end, **changes):
+    options = {
         "records": end - start,
         "markers": 0,
         "thinned": 0,
         "holes": 0,
         "repeats": 0,
     }
-    return RangeAudit(start=start, end=end, **(said | facts))
+    return RangeAudit(start=start, end=end, **(options | changes))
 
 
 def audit(*pieces, bounds=(0, 20), compacted=False, renumbered=0):
     return audit_partition("t", 0, bounds, pieces, compacted=compacted, renumbered=renumbered)
 
 
-def a_window(**facts):
-    said = dict.fromkeys(AuditWindow._fields, 0) | {"window": "2026-11-15"} | facts
-    return AuditWindow(**said)
+def a_window(**changes):
+    options = dict.fromkeys(AuditWindow._fields, 0) | {"window": "2026-11-15"} | changes
+    return AuditWindow(**options)
 
 
 def test_pieces_that_follow_each_other_are_sound():

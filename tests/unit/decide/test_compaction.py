@@ -34,7 +34,7 @@ from support.stacks import NOW_MS, a_stack, an_active
 COMPACTED = changed(TopicConfig(), {"cleanup.policy": "compact"})
 
 
-def facts(
+def inputs_of(
     *ages_ms, clean_end=0, settings=None, active_age_ms=0, state=None, readers=None, **changes
 ):
     """Return inputs with sealed segments of ten offsets and 100 bytes each, of these ages."""
@@ -59,69 +59,69 @@ def facts(
 
 def test_the_active_segment_is_in_neither_term_of_the_ratio():
     """The dirty ratio counts only sealed segments, however large the active one is."""
-    plan = plan_compaction(facts(0, 0, clean_end=10))
+    plan = plan_compaction(inputs_of(0, 0, clean_end=10))
     assert (plan.clean_bytes, plan.dirty_bytes, plan.ratio) == (100, 100, 0.5)
 
 
 def test_the_ratio_must_be_above_the_limit_not_at_it():
     """The dirty ratio must exceed the limit, as in Kafka."""
-    assert plan_compaction(facts(0, 0, clean_end=10)).wait is Wait.RATIO
-    assert plan_compaction(facts(0, 0, 0, clean_end=10)).rule is Rule.RATIO
+    assert plan_compaction(inputs_of(0, 0, clean_end=10)).wait is Wait.RATIO
+    assert plan_compaction(inputs_of(0, 0, 0, clean_end=10)).rule is Rule.RATIO
 
 
 def test_a_topic_without_compact_is_never_due():
     """A topic without the compact policy is never compacted, not even on demand."""
-    plain = facts(0, 0, config=TopicConfig())
+    plain = inputs_of(0, 0, config=TopicConfig())
     assert plan_compaction(plain).wait is Wait.POLICY
     assert plan_compaction(plain, demand=True).rule is None
 
 
 def test_a_log_that_is_all_active_is_not_due():
     """The active segment is never compacted, and the plan gives that as the reason."""
-    plan = plan_compaction(facts())
+    plan = plan_compaction(inputs_of())
     assert (plan.rule, plan.wait, plan.bound) == (None, Wait.ACTIVE, 0)
 
 
 def test_an_empty_log_is_clean():
     """An empty log is clean and not due."""
-    empty = facts(active=an_active([], size_bytes=0))
+    empty = inputs_of(active=an_active([], size_bytes=0))
     assert plan_compaction(empty, demand=True).wait is Wait.CLEAN
 
 
 def test_the_segment_with_the_first_undecided_offset_is_left_whole():
     """A pass takes whole segments and none that reaches past the last stable offset."""
-    plan = plan_compaction(facts(0, 0, 0, last_stable=25))
+    plan = plan_compaction(inputs_of(0, 0, 0, last_stable=25))
     assert (plan.bound, len(plan.dirty)) == (20, 2)
 
 
 def test_an_open_transaction_in_the_first_dirty_segment_blocks_until_it_is_decided():
     """An open transaction in the first dirty segment blocks compaction until it ends."""
-    assert plan_compaction(facts(0, 0, last_stable=5)).wait is Wait.UNDECIDED
-    assert plan_compaction(facts(0, 0, last_stable=30)).rule is Rule.RATIO
+    assert plan_compaction(inputs_of(0, 0, last_stable=5)).wait is Wait.UNDECIDED
+    assert plan_compaction(inputs_of(0, 0, last_stable=30)).rule is Rule.RATIO
 
 
 def test_segments_younger_than_min_lag_are_held_back_until_they_are_older():
     """Segments younger than min.compaction.lag.ms are not compacted and not in the ratio."""
     lag = {"min.compaction.lag.ms": "1000"}
-    plan = plan_compaction(facts(5000, 500, settings=lag))
+    plan = plan_compaction(inputs_of(5000, 500, settings=lag))
     assert (plan.bound, plan.dirty_bytes) == (10, 100)
-    young = plan_compaction(facts(500, settings=lag))
+    young = plan_compaction(inputs_of(500, settings=lag))
     assert (young.wait, young.next_due_ms) == (Wait.YOUNG, NOW_MS + 500)
-    assert plan_compaction(facts(1000, settings=lag)).rule is Rule.RATIO
+    assert plan_compaction(inputs_of(1000, settings=lag)).rule is Rule.RATIO
 
 
 def test_min_lag_of_zero_holds_nothing_back():
     """With a min.compaction.lag.ms of 0 no segment is held back, even with future timestamps."""
-    assert plan_compaction(facts(-(10**9))).rule is Rule.RATIO
+    assert plan_compaction(inputs_of(-(10**9))).rule is Rule.RATIO
 
 
 def test_max_lag_forces_a_pass_whatever_the_ratio():
     """A log is due once its oldest dirty record exceeds max.compaction.lag.ms, at any ratio."""
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
-    waiting = plan_compaction(facts(999, settings=settings))
+    waiting = plan_compaction(inputs_of(999, settings=settings))
     assert (waiting.rule, waiting.wait) == (None, Wait.RATIO)
-    assert plan_compaction(facts(1000, settings=settings)).rule is None
-    assert plan_compaction(facts(1001, settings=settings)).rule is Rule.MAX_LAG
+    assert plan_compaction(inputs_of(1000, settings=settings)).rule is None
+    assert plan_compaction(inputs_of(1001, settings=settings)).rule is Rule.MAX_LAG
 
 
 def test_a_timestamp_from_the_future_does_not_hold_max_lag_off():
@@ -129,15 +129,15 @@ def test_a_timestamp_from_the_future_does_not_hold_max_lag_off():
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
     (segment,) = a_stack(5000)
     ahead = replace(segment, first_ms=NOW_MS + 10**9, newest_ms=NOW_MS + 10**9)
-    assert plan_compaction(facts(0, settings=settings, sealed=(ahead,))).rule is Rule.MAX_LAG
+    assert plan_compaction(inputs_of(0, settings=settings, sealed=(ahead,))).rule is Rule.MAX_LAG
 
 
 def test_next_due_is_the_moment_max_lag_passes():
     """``next_due_ms`` is the first millisecond at which max.compaction.lag.ms makes the log due."""
     settings = {"max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "1"}
-    plan = plan_compaction(facts(400, settings=settings))
+    plan = plan_compaction(inputs_of(400, settings=settings))
     assert plan.next_due_ms == NOW_MS + 601
-    later = facts(400, settings=settings, now_ms=plan.next_due_ms)
+    later = inputs_of(400, settings=settings, now_ms=plan.next_due_ms)
     assert plan_compaction(later).rule is Rule.MAX_LAG
     assert plan_compaction(replace(later, now_ms=later.now_ms - 1)).rule is None
 
@@ -145,7 +145,7 @@ def test_next_due_is_the_moment_max_lag_passes():
 def test_an_idle_topic_says_when_its_active_segment_will_be_cut():
     """For an idle topic, ``next_due_ms`` is the time at which its active segment is rolled."""
     settings = {"max.compaction.lag.ms": str(10 * MINUTE_MS)}
-    plan = plan_compaction(facts(settings=settings, active_age_ms=MINUTE_MS))
+    plan = plan_compaction(inputs_of(settings=settings, active_age_ms=MINUTE_MS))
     assert plan.next_due_ms == NOW_MS + 9 * MINUTE_MS
 
 
@@ -153,22 +153,22 @@ def test_an_idle_topic_says_when_its_active_segment_will_be_cut():
 def test_a_clean_end_outside_the_log_is_reset_to_the_log_start(clean_end):
     """A clean end outside the log is reset to the log start, so everything counts as dirty."""
     sealed = a_stack(0, 0)[1:]
-    lost = facts(0, 0, sealed=tuple(sealed), log_start=10, clean_end=clean_end)
+    lost = inputs_of(0, 0, sealed=tuple(sealed), log_start=10, clean_end=clean_end)
     plan = plan_compaction(lost)
     assert (plan.clean_end, plan.is_reset, plan.dirty) == (10, True, tuple(sealed))
 
 
 def test_a_log_start_or_clean_end_inside_the_active_segment_is_not_due():
     """A log start or a clean end inside the active segment is valid; the log is not due."""
-    deleted = facts(sealed=(), active=an_active(a_stack(0)), log_start=15)
+    deleted = inputs_of(sealed=(), active=an_active(a_stack(0)), log_start=15)
     assert plan_compaction(deleted).rule is None
-    assert plan_compaction(facts(0, clean_end=15)).rule is None
+    assert plan_compaction(inputs_of(0, clean_end=15)).rule is None
 
 
 def test_gaps_at_the_ends_of_segments_do_not_stall_the_clean_end():
     """A pass reaches up to the base offset of the next segment, even across a gap."""
     first, second = a_stack(0, 0)
-    plan = plan_compaction(facts(0, 0, sealed=(replace(first, records=1), second)))
+    plan = plan_compaction(inputs_of(0, 0, sealed=(replace(first, records=1), second)))
     assert plan.bound == 20
 
 
@@ -178,29 +178,29 @@ def test_gaps_at_the_ends_of_segments_do_not_stall_the_clean_end():
 def test_a_due_horizon_makes_a_clean_log_due():
     """A tombstone whose delete horizon has passed makes a clean log due."""
     state = CleanerState(clean_end=10, passes=1, horizons=(Horizon(NOW_MS, 3),))
-    assert plan_compaction(facts(0, state=state)).rule is Rule.HORIZON
+    assert plan_compaction(inputs_of(0, state=state)).rule is Rule.HORIZON
     early = replace(state, horizons=(Horizon(NOW_MS + 1, 3),))
-    plan = plan_compaction(facts(0, state=early))
+    plan = plan_compaction(inputs_of(0, state=early))
     assert (plan.rule, plan.next_due_ms) == (None, NOW_MS + 1)
 
 
 def test_a_due_horizon_waits_for_every_registered_reader():
     """A delete horizon waits for all registered readers, and the plan names those it waits for."""
     state = CleanerState(clean_end=10, passes=1, horizons=(Horizon(NOW_MS, 3),))
-    waiting = plan_compaction(facts(0, state=state, readers={"slow": 3, "quick": 9}))
+    waiting = plan_compaction(inputs_of(0, state=state, readers={"slow": 3, "quick": 9}))
     assert (waiting.rule, waiting.held_by) == (None, ("slow",))
-    assert "slow" in explain(waiting, facts(0, state=state, readers={"slow": 3}))
-    assert plan_compaction(facts(0, state=state, readers={"slow": 4})).rule is Rule.HORIZON
+    assert "slow" in explain(waiting, inputs_of(0, state=state, readers={"slow": 3}))
+    assert plan_compaction(inputs_of(0, state=state, readers={"slow": 4})).rule is Rule.HORIZON
 
 
 def test_demand_takes_what_is_clean_too():
     """A pass on demand also takes clean segments."""
-    assert plan_compaction(facts(0, clean_end=10), demand=True).rule is Rule.DEMAND
+    assert plan_compaction(inputs_of(0, clean_end=10), demand=True).rule is Rule.DEMAND
 
 
 def test_a_partition_given_out_is_not_due_again():
     """A partition with a running pass is not due, not even on demand."""
-    running = facts(0, is_running=True)
+    running = inputs_of(0, is_running=True)
     assert plan_compaction(running).wait is Wait.RUNNING
     assert plan_compaction(running, demand=True).rule is None
 
@@ -208,7 +208,7 @@ def test_a_partition_given_out_is_not_due_again():
 def test_a_quarantined_partition_is_tried_again_when_its_time_has_come():
     """A quarantined partition is due again at its retry time, or immediately on demand."""
     state = CleanerState(failures=1, retry_ms=NOW_MS + 5, error="bad bytes")
-    resting = facts(0, state=state)
+    resting = inputs_of(0, state=state)
     plan = plan_compaction(resting)
     assert plan.wait is Wait.QUARANTINED
     assert "bad bytes" in explain(plan, resting)
@@ -227,9 +227,9 @@ def test_retries_come_later_each_time_up_to_an_hour():
 def test_the_most_dirty_comes_first_and_what_is_not_due_not_at_all():
     """Due partitions are ordered by dirty ratio, highest first, as in Kafka."""
     plans = {
-        "a": plan_compaction(facts(0, 0, 0, clean_end=10)),
-        "b": plan_compaction(facts(0, 0, 0)),
-        "c": plan_compaction(facts(0, clean_end=10)),
+        "a": plan_compaction(inputs_of(0, 0, 0, clean_end=10)),
+        "b": plan_compaction(inputs_of(0, 0, 0)),
+        "c": plan_compaction(inputs_of(0, clean_end=10)),
     }
     assert due_first(plans) == ["b", "a"]
 
@@ -237,13 +237,13 @@ def test_the_most_dirty_comes_first_and_what_is_not_due_not_at_all():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (facts(0), "ratio 1.000 is above"),
-        (facts(0, 0, clean_end=10), "ratio 0.500 is not above"),
-        (facts(), "active segment, which is never compacted"),
-        (facts(), "may be due in 7 days"),
-        (facts(0, last_stable=0), "open transaction"),
-        (facts(0, settings={"min.compaction.lag.ms": "9"}), "min.compaction.lag.ms 9"),
-        (facts(0, config=TopicConfig()), "cleanup.policy does not include compact"),
+        (inputs_of(0), "ratio 1.000 is above"),
+        (inputs_of(0, 0, clean_end=10), "ratio 0.500 is not above"),
+        (inputs_of(), "active segment, which is never compacted"),
+        (inputs_of(), "may be due in 7 days"),
+        (inputs_of(0, last_stable=0), "open transaction"),
+        (inputs_of(0, settings={"min.compaction.lag.ms": "9"}), "min.compaction.lag.ms 9"),
+        (inputs_of(0, config=TopicConfig()), "cleanup.policy does not include compact"),
     ],
 )
 def test_explain_says_which_rule_decides(made, words):
@@ -378,7 +378,7 @@ def test_without_registered_readers_nobody_is_waited_for():
 
 
 @pytest.mark.parametrize(
-    ("kept", "needed", "has", "wants", "fate"),
+    ("kept", "needed", "has", "wants", "outcome"),
     [
         (0, False, False, False, BatchAction.DROP),
         (0, True, True, False, BatchAction.EMPTY),
@@ -387,10 +387,10 @@ def test_without_registered_readers_nobody_is_waited_for():
         (2, False, True, True, BatchAction.KEEP),
     ],
 )
-def test_what_becomes_of_a_batch(kept, needed, has, wants, fate):
+def test_what_becomes_of_a_batch(kept, needed, has, wants, outcome):
     """A batch is dropped, reduced to its header, kept, or given a horizon if it has none."""
     found = plan_batch(kept=kept, is_needed=needed, has_horizon=has, wants_horizon=wants)
-    assert found is fate
+    assert found is outcome
 
 
 # --- state ----------------------------------------------------------------------------------

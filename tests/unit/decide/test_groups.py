@@ -61,7 +61,7 @@ def test_an_old_client_joins_in_one_round(service):
     assert (answer.code, answer.generation, answer.leader) == (Code.NONE, 1, "m1")
 
 
-def test_the_leader_is_told_the_members_and_others_are_not(service):
+def test_only_the_leader_gets_the_members(service):
     """Only the leader receives the list of members."""
     for _ in range(2):
         service.join(version=0)  # the second join interrupts the first generation
@@ -173,7 +173,7 @@ def test_a_retried_join_answers_the_one_it_overtakes(service):
     assert second not in service.answers
 
 
-def test_a_follower_that_rejoins_unchanged_is_told_the_generation_again(service):
+def test_a_follower_that_rejoins_unchanged_gets_the_same_generation(service):
     """A follower that rejoins unchanged gets the current generation without a rebalance."""
     ids, generation = service.stable({}, {})
     answer = service.answers[service.join(ids[1])]

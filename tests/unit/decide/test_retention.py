@@ -94,7 +94,7 @@ def test_consume_keeps_all_when_nobody_is_registered():
     """Without registered readers consume drops nothing, and the hold gives that reason."""
     verdict = plan(a_stack(0), a_config("consume"))
     assert verdict.drops == ()
-    assert verdict.holds[0].keeper is Holder.NO_READER
+    assert verdict.holds[0].holder is Holder.NO_READER
 
 
 def test_consume_delete_needs_both():

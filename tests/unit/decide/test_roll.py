@@ -88,26 +88,26 @@ def test_a_segment_is_cut_before_its_index_overflows():
 
 @pytest.mark.parametrize("size_bytes", [1, 400, 1000, 1200])
 @pytest.mark.parametrize("end", [1, 49, 50, 60])
-def test_the_room_left_is_what_can_come_without_a_cut(size_bytes, end):
+def test_the_remaining_bytes_fit_without_a_cut(size_bytes, end):
     """The capacity is exact: one more byte or record makes ``plan_roll`` return a reason."""
     active = a_segment(end=end, size_bytes=size_bytes)
-    room = plan_capacity(active, CONFIG)
+    directory = plan_capacity(active, CONFIG)
     for extra_bytes in (-1, 0, 1):
         for extra in (-1, 0, 1):
-            incoming, records = room.size_bytes + extra_bytes, room.records + extra
+            incoming, records = directory.size_bytes + extra_bytes, directory.records + extra
             if incoming > 0 and records > 0:
                 is_cut = plan_roll(active, incoming, records, CONFIG, NOW_MS) is not None
                 assert is_cut == (extra_bytes > 0 or extra > 0)
 
 
-def test_the_room_left_heeds_what_an_index_can_express():
+def test_the_remaining_bytes_respect_the_limits_of_the_index():
     """The capacity counts offsets relative to the base, not the records left by compaction."""
     endless = replace(CONFIG, segment_bytes=KEEP_ALL, segment_entries=KEEP_ALL)
     active = a_segment(end=OFFSETS_PER_SEGMENT_MAX - 3)
     assert plan_capacity(active, endless).records == 3
 
 
-def test_an_empty_segment_promises_no_room():
+def test_an_empty_segment_promises_no_remaining_bytes():
     """An empty segment has a capacity of zero, since its first append fits at any size."""
     assert plan_capacity(a_segment(end=0, size_bytes=0), CONFIG) == (0, 0)
 

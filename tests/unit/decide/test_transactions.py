@@ -259,7 +259,7 @@ def test_partitions_are_durable_before_they_are_confirmed(service):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_seals_the_fate_then_marks_then_completes_then_answers(open_service, commit):
+def test_an_end_is_persisted_then_marked_then_completed_then_answered(open_service, commit):
     """An end persists the decision, writes markers, persists the completion, then replies."""
     assert open_service.end(commit=commit) is None
     assert open_service.kinds() == [Persist, WriteMarkers]

@@ -66,8 +66,8 @@ def test_host_of_an_authority_is_its_name():
 )
 def test_another_sites_page_may_not_use_the_api(method, headers, refused):
     """Requests from another site's page to the API are refused, whatever the method."""
-    said = {"host": "localhost:8080", **headers}
-    found = check_access(method, "/api/topics", said, HOSTS)
+    options = {"host": "localhost:8080", **headers}
+    found = check_access(method, "/api/topics", options, HOSTS)
     assert (found.name if found else None) == refused
 
 
@@ -76,10 +76,10 @@ def test_a_link_from_another_site_may_lead_to_a_page_that_is_not_the_api():
 
     Foreign hosts and foreign origins stay refused.
     """
-    said = {"host": "localhost", "sec-fetch-site": "cross-site"}
-    assert check_access("GET", "/metrics", said, HOSTS) is None
-    assert check_access("POST", "/metrics", said, HOSTS) is not None
-    asked = {**said, "origin": "http://a.example"}
+    options = {"host": "localhost", "sec-fetch-site": "cross-site"}
+    assert check_access("GET", "/metrics", options, HOSTS) is None
+    assert check_access("POST", "/metrics", options, HOSTS) is not None
+    asked = {**options, "origin": "http://a.example"}
     assert check_access("GET", "/metrics", asked, HOSTS).name == "FOREIGN_ORIGIN"
     assert check_access("GET", "/metrics", {"host": "evil.example"}, HOSTS) is not None
 

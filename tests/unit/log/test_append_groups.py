@@ -124,7 +124,7 @@ def test_space_that_returns_within_a_commit_does_not_let_a_later_append_overtake
     assert shown(partition) == {0: b"first"}
 
 
-def test_an_append_that_needs_a_roll_and_finds_no_room_is_not_overtaken(tmp_path):
+def test_an_append_that_needs_a_roll_on_a_full_disk_is_not_overtaken(tmp_path):
     """If an append cannot roll to a new segment, the next one fails too, even if it would fit."""
     disk = FullDisk(10**6)
     partition = opened(tmp_path, disk, segment_entries=3)

@@ -51,7 +51,7 @@ def test_a_kernel_reads_what_the_plain_walk_reads(partition, monkeypatch, end):
     assert by_kernel == plain
 
 
-def test_damage_is_told_alike(partition, monkeypatch):
+def test_damage_is_reported_alike(partition, monkeypatch):
     """The kernel and the plain walk report damage with the same error message."""
     path = next(partition.directory.glob("*.log"))
     damaged = bytearray(path.read_bytes())

@@ -74,14 +74,14 @@ def test_a_first_segment_that_vanished_takes_its_partition_offline(store, accide
     else:
         (left / "t-0" / LOG_0).write_bytes(b"")
     before = list(left.glob("t-0/*.log"))
-    said = {
+    options = {
         "log": "has no .log file",
         "directory": "its directory .* is missing",
         "emptied": "ends at",
     }
     for _ in range(2):  # a start must keep the evidence for the next start
         again = open_store(left)
-        remedy = f"{said[accident]}.*`cordwood topic accept-loss t 0`"
+        remedy = f"{options[accident]}.*`cordwood topic accept-loss t 0`"
         with pytest.raises(PartitionOffline, match=remedy):
             again.partition(TP)
         again.close()

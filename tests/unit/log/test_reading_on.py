@@ -75,7 +75,7 @@ def test_segments_without_records_are_passed_over(partition):
     assert len(headers_of(found.data)) == 1
 
 
-def test_an_empty_end_is_told_by_an_empty_batch(partition):
+def test_an_empty_batch_marks_the_end_of_a_range(partition):
     """If no records follow, a read returns an empty batch that ends at the high watermark.
 
     A client that receives no batch at all would request the same offset again and again.

@@ -129,7 +129,7 @@ def test_closing_the_store_ends_its_watches(store):
     assert seen == []
 
 
-def test_a_watch_of_forgotten_history_is_told_so(store):
+def test_a_watch_from_compacted_history_is_refused(store):
     """A watch from a compacted revision raises Compacted; a recent revision still works."""
     _, first = store.txn(put={"k": b""})
     for i in range(200):

@@ -14,7 +14,7 @@ from cordwood.pipeline.runtime.tasks import outcome as outcome_of
 from cordwood.protocol.api.compaction import FailCompaction
 from support.compaction import CompactionHarness
 
-STAGES = {"digest": 0, "survivors": 1, "rewrite": 2}
+STAGES = {"digest": 0, "superseded": 1, "rewrite": 2}
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def test_a_disk_full_in_any_stage_costs_nothing_but_the_pass(tmp_path, stage):
         assert newest(contents(harness)) == newest(before)
 
 
-def test_a_disk_full_when_the_job_itself_writes_is_told_to_the_broker_too(tmp_path, monkeypatch):
+def test_a_disk_full_in_the_job_is_reported_to_the_broker(tmp_path, monkeypatch):
     """If the manifest cannot be written, the job reports the failure to the broker."""
 
     def full(_manifest):

@@ -55,7 +55,7 @@ def test_a_job_that_lost_its_partition_stops_and_swaps_nothing(tmp_path):
         assert run_order(harness, in_process, order).records_after == 1
 
 
-def test_a_job_told_while_it_works_does_not_go_on_to_the_next_stage(tmp_path, monkeypatch):
+def test_a_job_stopped_while_it_works_does_not_start_the_next_stage(tmp_path, monkeypatch):
     """A job whose renewal is refused stops before the next stage."""
     with a_dirty_harness(tmp_path) as harness:
         (order,) = asyncio.run(harness.service.begin("t", demand=True))

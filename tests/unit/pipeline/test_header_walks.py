@@ -31,8 +31,8 @@ def made(tmp_path):
 
 
 def options(made):
-    said = {"subscribe": "t", "path": str(made.directory.parent)}
-    return parse_options(said, streaming=False)
+    fields = {"subscribe": "t", "path": str(made.directory.parent)}
+    return parse_options(fields, streaming=False)
 
 
 def audited(made, start=0):

@@ -91,7 +91,7 @@ def test_a_java_that_does_not_know_the_secret_ends_the_worker(tmp_path):
         assert b"rejected the secret" in worker.stderr.read()
 
 
-def said_by(*words, path):
+def output_of(*words, path):
     """Return what Python prints with our directory and this path on ``PYTHONPATH``."""
     environ = {**os.environ, "PYTHONPATH": search_path(str(path))}
     done = subprocess.run(
@@ -104,14 +104,14 @@ def said_by(*words, path):
 def test_every_other_python_starts_as_ever(tmp_path):
     """Any other Python process connects nowhere, and loads neither our modules nor ``socket``."""
     ask = "import sys; print('cordwood_connect_first' in sys.modules, 'socket' in sys.modules)"
-    assert said_by("-c", ask, path=tmp_path) == "False False\n"
+    assert output_of("-c", ask, path=tmp_path) == "False False\n"
 
 
 def test_the_sitecustomize_that_ours_hides_is_run(tmp_path):
     """Another ``sitecustomize`` on the path is run, too, as Debian and coverage install one."""
     (tmp_path / "sitecustomize.py").write_text("print('theirs', __name__)\n")
-    assert said_by("-c", "", path=tmp_path) == "theirs sitecustomize\n"
-    assert said_by("-c", "", HURRIED, path=tmp_path) == "theirs sitecustomize\n"
+    assert output_of("-c", "", path=tmp_path) == "theirs sitecustomize\n"
+    assert output_of("-c", "", HURRIED, path=tmp_path) == "theirs sitecustomize\n"
 
 
 def test_pyspark_is_imported_as_it_is_installed_and_not_from_spark_s_zip(tmp_path):
@@ -124,7 +124,7 @@ def test_pyspark_is_imported_as_it_is_installed_and_not_from_spark_s_zip(tmp_pat
     root = Path(pyspark.__file__).parent
     (archive,) = root.glob("python/lib/pyspark.zip")
     ask = "import pyspark; print(pyspark.__file__)"
-    assert said_by("-c", ask, path=archive) == f"{root / '__init__.py'}\n"
+    assert output_of("-c", ask, path=archive) == f"{root / '__init__.py'}\n"
     kept = ["/other/pyspark/python/lib/pyspark.zip", "/a/pyspark.zip", str(root.parent)]
     assert without_zip([str(archive), *kept]) == kept
 

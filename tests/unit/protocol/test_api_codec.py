@@ -14,7 +14,7 @@ from cordwood.protocol.api.codec import (
     COUNTED_BYTES,
     count_values,
     decode_json,
-    decode_json_aside,
+    decode_json_on_thread,
     decode_params,
     decode_reply,
     encode_call,
@@ -45,10 +45,10 @@ GOOD = {"kind": "one", "parts": [{"name": "a"}, {"name": "b", "count": 0}]}
 
 def test_a_message_is_decoded_with_its_defaults():
     """Missing fields, null and empty text decode to the field's default."""
-    said = {**GOOD, "size": None, "words": "", "is_dry": True}
+    options = {**GOOD, "size": None, "words": "", "is_dry": True}
     made = Order("one", (Part("a"), Part("b", 0)), None, is_dry=True)
-    assert decode_json(Order, json.dumps(said).encode()) == made
-    assert decode_json_aside(Order, json.dumps(said).encode()) == made
+    assert decode_json(Order, json.dumps(options).encode()) == made
+    assert decode_json_on_thread(Order, json.dumps(options).encode()) == made
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused_by_its_name(change, complaint):
     with pytest.raises(RequestError, match=complaint):
         decode_json(Order, json.dumps({**GOOD, **change}).encode())
     with pytest.raises(RequestError, match=complaint):
-        decode_json_aside(Order, json.dumps({**GOOD, **change}).encode())
+        decode_json_on_thread(Order, json.dumps({**GOOD, **change}).encode())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_no_json_object_is_refused_in_a_sentence(body, complaint):
     with pytest.raises(RequestError, match=complaint):
         decode_json(Order, body)
     with pytest.raises(RequestError, match=complaint):
-        decode_json_aside(Order, body)
+        decode_json_on_thread(Order, body)
 
 
 def test_a_replays_record_takes_only_its_fields():
@@ -188,8 +188,8 @@ def test_a_message_of_lists_of_messages_is_decoded():
     """Nested lists of messages are decoded, as in a delivery."""
     part = {"topic": "a", "partition": 0, "file": "x", "sha256": "0" * 64}
     at = {"reader": "r", "topic": "a", "partition": 0, "start": 1, "offset": 2}
-    said = {"query": "q", "batch": 3, "job": "j", "parts": [part], "cursors": [at]}
-    made = decode_json(Deliver, json.dumps(said).encode())
+    options = {"query": "q", "batch": 3, "job": "j", "parts": [part], "cursors": [at]}
+    made = decode_json(Deliver, json.dumps(options).encode())
     assert (made.parts[0].file, made.cursors[0].start, made.batch) == ("x", 1, 3)
 
 

@@ -58,7 +58,7 @@ def test_a_block_without_a_tail_is_not_copied():
         (b"", None),
     ],
 )
-def test_hello_is_told_from_records(line, hello):
+def test_hello_is_distinguished_from_records(line, hello):
     """HELLO alone or before a space starts a session. Before a bar it is a routing key."""
     assert parse_hello(line) == hello
 

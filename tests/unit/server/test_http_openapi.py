@@ -65,7 +65,7 @@ def test_a_reply_and_a_refusal_have_their_types():
     assert refused == {"$ref": "#/components/schemas/Failure"}
 
 
-def test_the_reports_of_compaction_are_told_apart_by_their_action():
+def test_compaction_reports_are_distinguished_by_their_action():
     """The compaction operation accepts five requests, which differ by their ``action``."""
     body = DOCUMENT["paths"]["/api/v1/compaction"]["post"]["requestBody"]
     schema = body["content"]["application/json"]["schema"]

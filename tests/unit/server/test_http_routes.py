@@ -11,7 +11,7 @@ import pytest
 
 from cordwood.broker.session import Session
 from cordwood.errors import MethodNotAllowed, RequestError, UnknownPath
-from cordwood.protocol.api.codec import decode_json_aside
+from cordwood.protocol.api.codec import decode_json_on_thread
 from cordwood.protocol.api.deliveries import Deliver
 from cordwood.server.http_routes import (
     LONG_VALUES_MAX,
@@ -40,8 +40,8 @@ def long_router(**more: Any) -> Router:
 
 def query(parts: int) -> HttpRequest:
     part = {"topic": "t", "partition": 0, "file": "f", "sha256": "s"}
-    said = {"query": "q", "batch": 1, "job": "j", "parts": [part] * parts}
-    return HttpRequest("POST", "/api/v1/deliveries", "", json.dumps(said).encode())
+    options = {"query": "q", "batch": 1, "job": "j", "parts": [part] * parts}
+    return HttpRequest("POST", "/api/v1/deliveries", "", json.dumps(options).encode())
 
 
 async def answer(routes: Router, request: HttpRequest) -> Any:
@@ -115,7 +115,7 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(is_long)
 
     most = LONG_VALUES_MAX if is_long else VALUES_MAX
     routes = router(
-        api_route(Deliver, count_parts, is_long=is_long), decode=parsed, decode_aside=parsed
+        api_route(Deliver, count_parts, is_long=is_long), decode=parsed, decode_on_thread=parsed
     )
     body = b'{"parts": [' + b"[]," * most + b"[]]}"
     with pytest.raises(RequestError, match=f"more than {most:,} values"):
@@ -135,7 +135,7 @@ async def test_a_short_body_of_a_long_route_is_decoded_at_once():
     def aside(*_: Any) -> None:
         raise AssertionError("it was decoded on a thread")
 
-    assert await answer(long_router(decode_aside=aside), query(10)) == 10
+    assert await answer(long_router(decode_on_thread=aside), query(10)) == 10
 
 
 async def test_long_bodies_are_decoded_one_at_a_time():
@@ -147,10 +147,10 @@ async def test_long_bodies_are_decoded_one_at_a_time():
         at_work += 1
         most = max(most, at_work)
         try:
-            return decode_json_aside(*arguments)
+            return decode_json_on_thread(*arguments)
         finally:
             at_work -= 1
 
-    routes = long_router(decode_aside=decode)
+    routes = long_router(decode_on_thread=decode)
     await asyncio.gather(*(answer(routes, query(6_000)) for _ in range(4)))
     assert most == 1

@@ -66,8 +66,8 @@ async def until_ended(pid: int) -> None:
 async def test_a_child_is_up_when_it_says_so_and_its_reports_are_kept(log):
     """A child is up when it prints READY, and its JSON lines are kept. Other lines are ignored."""
     status = WatchedStatus()
-    said = r"print('hello\nREADY\n{\"route\": {\"open\": true}}\n{broken', flush=True);"
-    supervisor = Supervisor(status, child(said + READS), log)
+    output = r"print('hello\nREADY\n{\"route\": {\"open\": true}}\n{broken', flush=True);"
+    supervisor = Supervisor(status, child(output + READS), log)
     supervisor.start()
     await status.until(lambda: status.jobs)
     assert status.state is PipelineState.UP
@@ -125,8 +125,8 @@ async def test_a_child_that_could_not_be_started_is_tried_again(log):
 async def test_words_that_are_no_report_stop_no_later_one(log, words):
     """An oversized or deeply nested line does not prevent later lines from being read."""
     status = WatchedStatus()
-    said = f"print({words}, flush=True); print('READY', flush=True);"
-    supervisor = Supervisor(status, child(said + READS), log)
+    output = f"print({words}, flush=True); print('READY', flush=True);"
+    supervisor = Supervisor(status, child(output + READS), log)
     supervisor.start()
     await status.until(lambda: status.state is PipelineState.UP)
     await supervisor.stop()
@@ -184,14 +184,14 @@ async def test_what_java_says_goes_to_the_file_and_what_we_say_to_our_log_too(lo
     supervisor.start()
     await status.until(lambda: status.state is PipelineState.UP)
     await supervisor.stop()
-    said = [record for record in caplog.records if record.name == "cordwood.pipeline"]
-    assert [(one.levelname, one.getMessage()) for one in said] == [("WARNING", "job.failed 100%")]
+    reply = [record for record in caplog.records if record.name == "cordwood.pipeline"]
+    assert [(one.levelname, one.getMessage()) for one in reply] == [("WARNING", "job.failed 100%")]
     assert len(log.read_bytes().splitlines()) == 3
     assert "incubator" not in caplog.text
     assert "root Exception" not in caplog.text
 
 
-async def test_why_it_cannot_run_here_is_what_the_child_said_last(log):
+async def test_the_reason_it_cannot_run_is_the_last_line_of_the_child(log):
     """If a child exits with code 2, its last error line is shown as the reason."""
     status = WatchedStatus()
     dies = "import sys; print('cordwood: no Java; install one', file=sys.stderr); sys.exit(2)"
@@ -203,14 +203,14 @@ async def test_why_it_cannot_run_here_is_what_the_child_said_last(log):
 
 
 @pytest.mark.parametrize("kafka", ["127.0.0.1:1", None])
-def test_what_is_missing_is_said_once_with_its_remedy(kafka, tmp_path, monkeypatch, caplog):
+def test_a_missing_part_is_reported_once_with_its_remedy(kafka, tmp_path, monkeypatch, caplog):
     """If Spark or the Kafka listener is missing, the broker logs once how to fix it and serves."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     status = WatchedStatus()
     assert Supervisor.embedded(status, kafka, tmp_path) is None
     assert status.state is PipelineState.MISSING
-    (said,) = caplog.messages
-    assert ('pip install "cordwood[spark]"' if kafka else "--kafka") in said
+    (output,) = caplog.messages
+    assert ('pip install "cordwood[spark]"' if kafka else "--kafka") in output
 
 
 async def test_a_pipeline_that_can_run_is_wanted_until_it_is_stopped(tmp_path, monkeypatch):

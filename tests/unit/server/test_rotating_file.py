@@ -19,11 +19,11 @@ def test_a_output_keeps_the_newest_words_and_some_before_them(tmp_path):
     assert max(sizes) <= 100
 
 
-def test_a_disk_that_refuses_is_said_once_and_harms_nobody(tmp_path, caplog):
+def test_a_disk_that_refuses_is_reported_once_and_harms_nobody(tmp_path, caplog):
     """If the file cannot be written, one warning is logged and the output is dropped."""
     output = RotatingFile(tmp_path / "missing" / "pipeline.log")
     output.write(b"one")
     output.write(b"two")
-    (said,) = caplog.messages
-    assert "pipeline.log" in said
+    (reply,) = caplog.messages
+    assert "pipeline.log" in reply
     output.close()

@@ -56,10 +56,10 @@ def load_kernels_soon() -> None:
     with _starting:
         is_first, _is_warming = not _is_warming, True
     if is_first:
-        threading.Thread(target=_warm_and_keep, name="cordwood-warm", daemon=True).start()
+        threading.Thread(target=_load_and_keep, name="cordwood-kernels", daemon=True).start()
 
 
-def _warm_and_keep() -> None:
+def _load_and_keep() -> None:
     """Load the kernels, then exclude their objects from later garbage collections."""
     load_kernels()
     gc.freeze()

@@ -180,7 +180,7 @@ class ArchiveService:
                     "deleted and created again, run `cordwood archive create` again"
                 )
             known = index.find(bundle.start_offset)
-            if known is not None and _as_told(known) == bundle:
+            if known is not None and _without_verdict(known) == bundle:
                 asked += [] if known.verified else [bundle]
                 continue
             if not max(end, partition.log_start_offset) >= bundle.start_offset >= end:
@@ -207,8 +207,8 @@ class ArchiveService:
 
     def _record(self, tp: TopicPartition, bundles: Sequence[BundleEntry]) -> tuple[int, int]:
         """Plan again, as the state may have changed during the reading, and record the bundles."""
-        left = set(self._plan(tp, [_as_told(bundle) for bundle in bundles]))
-        new = [bundle for bundle in bundles if _as_told(bundle) in left]
+        left = set(self._plan(tp, [_without_verdict(bundle) for bundle in bundles]))
+        new = [bundle for bundle in bundles if _without_verdict(bundle) in left]
         self._cluster.put_bundles(tp, new)
         index = self._cluster.bundles(tp)
         logger.info(
@@ -220,10 +220,10 @@ class ArchiveService:
     def _forget_proof(self, tp: TopicPartition, bundle: BundleEntry) -> None:
         """Mark the bundle as not verified, if it is still the recorded one."""
         if tp.topic in self._store.topics and bundle in self._cluster.bundles(tp).entries():
-            self._cluster.put_bundles(tp, [_as_told(bundle)])
+            self._cluster.put_bundles(tp, [_without_verdict(bundle)])
 
 
-def _as_told(bundle: BundleEntry) -> BundleEntry:
+def _without_verdict(bundle: BundleEntry) -> BundleEntry:
     """Return the entry as the job reported it, without the broker's findings."""
     return replace(bundle, verified=False, unproven_records=0)
 

@@ -20,7 +20,6 @@ Handler = Callable[[Any, int, Session], Awaitable[Any]]
 
 WAITING_BYTES_MAX: Final = 64 * MIB  # Produce is paused while more bytes wait for the writer
 
-
 LOOP_ELEMENTS: Final = 2_000  # decoded on the loop in a millisecond or two; larger ones on a thread
 LARGE_REQUESTS_MAX: Final = 8  # concurrent requests with more elements: each takes megabytes
 _PARKED: Final = {11, 13}  # refused if large: JoinGroup waits for others, LeaveGroup is one step
@@ -45,13 +44,14 @@ class RequestDispatcher:
         self._handlers = {key: handlers[api.name] for key, api in API_BY_KEY.items()}
         self._capacity_freed = asyncio.Event()
         self._elements_max = elements_max
+        self.waiting_bytes_max = WAITING_BYTES_MAX
         self._large = asyncio.Semaphore(LARGE_REQUESTS_MAX)
 
     @property
     def has_capacity(self) -> bool:
         """Whether the writer accepts another Produce."""
         waiting_bytes = self._writer.waiting_bytes + self._produce.checking_bytes
-        return waiting_bytes <= WAITING_BYTES_MAX
+        return waiting_bytes <= self.waiting_bytes_max
 
     async def wait_for_capacity(self) -> None:
         """Wait until ``has_capacity``."""

@@ -183,8 +183,8 @@ class _Answers:
         self._missing -= 1
         if self._missing or self.future.done():
             return
-        is_told = self._request.acks and not self.is_large
-        self.future.set_result(self._response() if is_told else None)
+        is_answered = self._request.acks and not self.is_large
+        self.future.set_result(self._response() if is_answered else None)
 
     def _response(self) -> ProduceResponse:
         topics = [

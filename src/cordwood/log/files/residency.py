@@ -16,14 +16,14 @@ STRIDE_BYTES: Final = 131_072  # the kernel's read-ahead
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)  # Linux
 
 
-def is_resident(fd: int, start: int, end: int) -> bool:
+def is_resident(fd: int, start: int, end: int, no_wait: int | None = _NO_WAIT) -> bool:
     """Whether ``[start, end)`` can be read without waiting; False also where this is unknown."""
-    if _NO_WAIT is None:
+    if no_wait is None:
         return False
     byte = [bytearray(1)]
     try:
         for position in chain(range(start, end - 1, STRIDE_BYTES), (end - 1,)):
-            os.preadv(fd, byte, position, _NO_WAIT)
+            os.preadv(fd, byte, position, no_wait)
     except OSError:  # it would wait, or the flag is unsupported
         return False
     return True

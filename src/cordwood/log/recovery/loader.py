@@ -343,14 +343,14 @@ class Loader:
         if end is End.TORN:
             self._recovery.notes.append(f"{file.path}: {walk.problem}; torn tail truncated")
             self._recovery.cut_bytes = size_bytes - walk.valid_bytes
-            self._copy_aside(file, walk.valid_bytes, size_bytes)
+            self._copy_torn_tail(file, walk.valid_bytes, size_bytes)
             self._files.truncate(file, walk.valid_bytes)
         if walk.valid_bytes > durable_bytes or end is End.TORN:
             self._files.sync_data(file)
         else:
             self._recovery.is_durable = not self._recovery.rebuilt
 
-    def _copy_aside(self, file: OpenFile, position: int, size_bytes: int) -> None:
+    def _copy_torn_tail(self, file: OpenFile, position: int, size_bytes: int) -> None:
         """Copy the torn bytes to another file before they are cut off, unless all are zero."""
         read = read_fd(file.fd)
         if zeros_start(read, position, size_bytes) == position:

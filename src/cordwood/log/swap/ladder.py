@@ -182,7 +182,7 @@ def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
         end = max(_next_offset(_path(directory, name), name.base_offset) for name in logs)
         # An emptied segment covers no offset, but still replaces the one with its base offset.
         end = max(end, *(name.base_offset + 1 for name in logs))
-        _forget_facts(directory, start, end, files)
+        _forget_stats(directory, start, end, files)
         _delete_live(directory, start, end, files)
     files.sync_dir(directory)
     for name in swapped:
@@ -190,7 +190,7 @@ def _finish(swapped: list[SegmentFile], directory: Path, files: Files) -> None:
     files.sync_dir(directory)
 
 
-def _forget_facts(directory: Path, start: int, end: int, files: Files) -> None:
+def _forget_stats(directory: Path, start: int, end: int, files: Files) -> None:
     """Remove the stats of old files, which must not be applied to new files of the same name."""
     path = directory / SEGMENT_FACTS
     stats = parse_stats(path.read_bytes()) if path.exists() else {}

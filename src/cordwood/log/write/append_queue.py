@@ -16,7 +16,7 @@ Call = tuple[Callable[[], object], Future[object]]
 class AppendQueue:
     """What waits for the writer; ``records`` and ``bytes`` let submitters bound it.
 
-    Appends whose partition waits for a roll are set aside: counted, but not taken.
+    Appends whose partition waits for a roll are held back: counted, but not taken.
     """
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class AppendQueue:
         self.records = 0
         self.bytes = 0
         self.is_closed = False
-        self._aside: dict[Partition, list[Append]] = {}
-        self._aside_records = 0
-        self.aside_bytes = 0
+        self._held: dict[Partition, list[Append]] = {}
+        self._held_records = 0
+        self.held_bytes = 0
 
     @property
     def is_empty(self) -> bool:
@@ -63,40 +63,40 @@ class AppendQueue:
     def clear_appends(self) -> None:
         """Remove all appends, which the caller has taken."""
         self.appends.clear()
-        self.records, self.bytes = self._aside_records, self.aside_bytes
+        self.records, self.bytes = self._held_records, self.held_bytes
 
     def take_appends(self) -> dict[Partition, list[Append]]:
         """Remove and return all appends, except those whose partition waits for a roll."""
         taken = by_partition(self.appends)
         self.clear_appends()
-        if self._aside:
-            for partition in taken.keys() & self._aside.keys():
-                self.set_aside(partition, taken.pop(partition))
+        if self._held:
+            for partition in taken.keys() & self._held.keys():
+                self.hold(partition, taken.pop(partition))
         return taken
 
-    def set_aside(self, partition: Partition, appends: list[Append]) -> None:
+    def hold(self, partition: Partition, appends: list[Append]) -> None:
         """Keep these appends, in order, until ``resume``; later ones of the partition follow."""
-        self._aside.setdefault(partition, []).extend(appends)
-        self._count_aside(appends, 1)
+        self._held.setdefault(partition, []).extend(appends)
+        self._count_held(appends, 1)
 
     def resume(self, partition: Partition) -> None:
-        """Queue the appends that were set aside, before all others."""
-        appends = self._aside.pop(partition, [])
-        self._count_aside(appends, -1)
+        """Queue the appends that were held back, before all others."""
+        appends = self._held.pop(partition, [])
+        self._count_held(appends, -1)
         self.put_back(appends)
 
-    def _count_aside(self, appends: Sequence[Append], sign: int) -> None:
+    def _count_held(self, appends: Sequence[Append], sign: int) -> None:
         records = sign * sum(append.records for append in appends)
         size_bytes = sign * sum(len(append.data) for append in appends)
         self.records += records
         self.bytes += size_bytes
-        self._aside_records += records
-        self.aside_bytes += size_bytes
+        self._held_records += records
+        self.held_bytes += size_bytes
 
     def close(self) -> None:
-        """Accept nothing more; what was set aside is tried a last time."""
+        """Accept nothing more; what was held back is tried a last time."""
         self.is_closed = True
-        for partition in list(self._aside):
+        for partition in list(self._held):
             self.resume(partition)
 
     def take_calls(self) -> list[Call]:

@@ -216,7 +216,7 @@ class Writer:
         if machine.is_busy or not queue.appends:
             return {}  # the active writer re-checks the queue when it finishes
         if machine.state is WriterState.IDLE:
-            ready_bytes = queue.bytes - queue.aside_bytes
+            ready_bytes = queue.bytes - queue.held_bytes
             is_small = ready_bytes <= SMALL_BYTES and not (queue.calls or queue.is_closed)
             appends = by_partition(queue.appends) if is_small else {}
             if 0 < len(appends) <= INLINE_PARTITIONS and all(
@@ -286,7 +286,7 @@ class Writer:
             queue = self._queue
             if queue.is_closed and queue.is_empty:
                 state = WriterState.CLOSED
-            elif state is WriterState.IDLE and queue.bytes - queue.aside_bytes > SMALL_BYTES:
+            elif state is WriterState.IDLE and queue.bytes - queue.held_bytes > SMALL_BYTES:
                 state = WriterState.QUEUED
             self._machine.move(state)
             is_reply_due = self._finished or queue.appends or self._idle_callbacks
@@ -358,7 +358,7 @@ class Writer:
             self._queue.put_back(written.held)
 
     def _await_rolls(self, written: WrittenAppends) -> None:
-        """Set aside the appends whose partition waits for a roll; others go on meanwhile."""
+        """Hold back the appends whose partition waits for a roll; others go on meanwhile."""
         for partition, appends in written.rolling.items():
             roll = partition.rolls.pending
             assert roll is not None, "only a roll makes an append wait"
@@ -369,7 +369,7 @@ class Writer:
                     )
                     written.refused.extend((append, error) for append in appends)
                     continue
-                self._queue.set_aside(partition, appends)
+                self._queue.hold(partition, appends)
             roll.granted.add_done_callback(partial(self._resume, partition))
 
     def _resume(self, partition: Partition, _: Future[None]) -> None:

@@ -1,7 +1,7 @@
 """One compaction pass over one partition: four stages of tasks, then manifests.
 
 1. *digest*: read every segment that has no digest and hash its keys (``digests``).
-2. *survivors*: find the superseded records, one slice of the hash space per task (``superseded``).
+2. *superseded*: find the superseded records, one slice of the hash space per task (``superseded``).
 3. *rewrite*: rewrite each group of neighbouring segments that changes, into staging (``rewrite``).
 4. *verify*: repeat stage 2 over the digests of the staged and the unchanged segments. No key may
    occur twice, and the newest record of each key must be the same as before.
@@ -184,7 +184,7 @@ class CompactionPass:
             digests, self._order.topic_id, self._secret.tobytes(), self._files.removable_markers
         )
         tasks: list[RangeTask | MarkerTask] = [*ranges, markers]
-        *superseded, removable = self._run("survivors", _find, tasks)
+        *superseded, removable = self._run("superseded", _find, tasks)
         return add_up(superseded), removable
 
     def _range_tasks(

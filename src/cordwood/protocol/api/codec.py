@@ -36,7 +36,7 @@ def decode_json(kind: type[M], body: bytes) -> M:
     return _converted(kind, _parse(body, _decoder()))
 
 
-def decode_json_aside(kind: type[M], body: bytes) -> M:
+def decode_json_on_thread(kind: type[M], body: bytes) -> M:
     """Like ``decode_json``, for use on a thread: releases the GIL while it parses.
 
     The C parser holds the GIL until it is done, so a long body would block the event loop from any

@@ -47,7 +47,7 @@ def test_every_kernel_is_compiled_for_its_one_signature():
         assert len(getattr(kernels, name).signatures) == 1, name
 
 
-def test_kernels_are_cold_until_asked_for_and_warm_after():
+def test_kernels_are_loaded_on_first_use():
     """The line encoder works without numba until the kernels are loaded."""
     program = (
         "import sys, cordwood.batch.lines as lines\n"

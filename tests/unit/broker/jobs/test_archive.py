@@ -44,8 +44,8 @@ def archive(broker, tmp_path):
 
 
 def tell(broker, *bundles, partition=0):
-    said = {"topic": "t", "partition": partition, "bundles": list(bundles)}
-    return JsonClient(broker.http).post("/api/archive", said)
+    options = {"topic": "t", "partition": partition, "bundles": list(bundles)}
+    return JsonClient(broker.http).post("/api/archive", options)
 
 
 def known(broker):
@@ -68,7 +68,7 @@ def test_bundles_are_recorded_in_order_and_once(broker, archive):
     part = known(broker)
     assert (part["archived_end"], part["verified_end"]) == (10, 10)
     assert [bundle["name"] for bundle in part["bundles"]] == [
-        archive.told(entry)["name"] for entry in archive.entries
+        archive.as_sent(entry)["name"] for entry in archive.entries
     ]
 
 
@@ -100,14 +100,14 @@ def test_a_reclaimed_record_is_found_in_its_bundle(broker, archive):
     """A reclaimed record's status names its bundle; a read of it names the restore command."""
     with Client(broker.control) as client:
         assert client.reclaim("t") == 0
-        told = archive.add((0, 4), (4, 9))
-        tell(broker, *told)
+        sent = archive.add((0, 4), (4, 9))
+        tell(broker, *sent)
         assert client.reclaim("t") == 0, "the segment is not wholly archived"
-        told += archive.add((9, 10))
-        tell(broker, told[-1])
+        sent += archive.add((9, 10))
+        tell(broker, sent[-1])
         assert client.reclaim("t") == 1
         statuses = [client.status(seq, "t").bundle for seq in (1, 4, 5, 10)]
-        assert statuses == [told[at]["name"] for at in (0, 0, 1, 2)]
+        assert statuses == [sent[at]["name"] for at in (0, 0, 1, 2)]
         with (
             client.subscribe("t", from_seq=5) as lines,
             pytest.raises(OffsetOutOfRange, match="cordwood archive restore t"),
@@ -117,8 +117,8 @@ def test_a_reclaimed_record_is_found_in_its_bundle(broker, archive):
 
 def test_bundles_go_with_the_topic(broker, archive):
     """Deleting a topic deletes its bundle records. Old bundles are refused for its successor."""
-    told = archive.add((0, 10))
-    tell(broker, *told)
+    sent = archive.add((0, 10))
+    tell(broker, *sent)
     with KafkaClient(broker.kafka) as client:
         client.delete_topic("t")
         client.create_topic("t", 1, {"archive.required": "true"})
@@ -127,7 +127,7 @@ def test_bundles_go_with_the_topic(broker, archive):
             client.put("t", f"another {i}")
     assert known(broker)["archived_end"] == 0
     with pytest.raises(StaleManifest, match="created again"):
-        tell(broker, *told)
+        tell(broker, *sent)
     assert known(broker)["bundles"] == []
 
 
@@ -155,7 +155,9 @@ def damage_manifest(archive, bundle):
 
 
 @pytest.mark.parametrize("harm", [lose, flip, cut_short, forget, damage_manifest])
-def test_a_bundle_that_is_not_as_told_is_refused_and_releases_nothing(broker, archive, harm):
+def test_a_bundle_that_differs_from_its_report_is_refused_and_releases_nothing(
+    broker, archive, harm
+):
     """The broker reads the manifest and the bundle itself and does not rely on the report."""
     (bundle,) = archive.add((0, 10))
     harm(archive, bundle)
@@ -170,16 +172,16 @@ def some_records(count):
 
 
 @pytest.mark.parametrize(
-    ("data", "facts"),
+    ("data", "changes"),
     [
         (b"", {}),
         (some_records(9), {}),
         (some_records(10), {"records": 9}),
     ],
 )
-def test_a_bundle_with_too_few_records_is_refused(broker, archive, data, facts):
+def test_a_bundle_with_too_few_records_is_refused(broker, archive, data, changes):
     """The broker compares with the segment's own record count, even if hash and entry agree."""
-    (bundle,) = archive.add((0, 10), data=data, **facts)
+    (bundle,) = archive.add((0, 10), data=data, **changes)
     with pytest.raises(CorruptionError):
         tell(broker, bundle)
     assert reclaim(broker) == 0
@@ -255,9 +257,9 @@ def test_a_name_is_never_a_callers_choice(broker, archive, name):
 @pytest.mark.parametrize("bundles", [None, {}, ["x"], [None], [{}], [[]]])
 def test_a_malformed_message_is_refused(broker, bundles):
     """A malformed report is refused with a request error."""
-    said = {"topic": "t", "partition": 0, "bundles": bundles}
+    options = {"topic": "t", "partition": 0, "bundles": bundles}
     with pytest.raises(RequestError):
-        JsonClient(broker.http).post("/api/archive", said)
+        JsonClient(broker.http).post("/api/archive", options)
 
 
 def test_an_object_store_is_read_as_a_directory_is(broker, tmp_path):

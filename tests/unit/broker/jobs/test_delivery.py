@@ -41,7 +41,7 @@ async def fill_source(broker):
     await broker.service.broker.produce.submit(topic.partition(0), data, parse_headers(data))
 
 
-def gate_of(broker) -> DeliveryService:
+def deliveries_of(broker) -> DeliveryService:
     return broker.service.broker.deliveries
 
 
@@ -77,7 +77,7 @@ def test_no_walk_over_all_parts_runs_on_the_event_loop(broker, monkeypatch):
         watched = on_thread(getattr(appends_module, name), threads)
         monkeypatch.setattr(appends_module, name, watched)
     delivery = plain._replace(parts=WatchedParts(plain.parts, threads))
-    assert broker.run(lambda: gate_of(broker).deliver(delivery))
+    assert broker.run(lambda: deliveries_of(broker).deliver(delivery))
     assert threads
     assert loop_thread not in threads
     assert words(broker, "a") == ["1", "2", "4"]
@@ -154,15 +154,15 @@ def test_what_was_not_staged_is_named_and_leaves_no_trace(broker):
 def test_no_name_leads_out_of_the_staging_area(broker, name):
     """Job and file names that are empty, hidden or contain a path separator are refused."""
     for refused in (
-        lambda: gate_of(broker).staged.upload(name, "file", b""),
-        lambda: gate_of(broker).staged.discard(name),
-        lambda: gate_of(broker).deliver(a_delivery(job=name)),
+        lambda: deliveries_of(broker).staged.upload(name, "file", b""),
+        lambda: deliveries_of(broker).staged.discard(name),
+        lambda: deliveries_of(broker).deliver(a_delivery(job=name)),
     ):
         with pytest.raises(RequestError, match="not a valid job name"):
             broker.run(refused)
     for refused in (
-        lambda: gate_of(broker).staged.upload("job", name, b""),
-        lambda: gate_of(broker).deliver(a_delivery(parts=[Part("a", 0, name)])),
+        lambda: deliveries_of(broker).staged.upload("job", name, b""),
+        lambda: deliveries_of(broker).deliver(a_delivery(parts=[Part("a", 0, name)])),
     ):
         with pytest.raises(RequestError, match="not a valid file name"):
             broker.run(refused)
@@ -172,11 +172,11 @@ def test_discard_spares_what_a_delivery_still_needs(broker, monkeypatch):
     """A discard keeps the files of an accepted delivery and removes those of other jobs."""
     stage(broker, "job", x="1", y="2", z="3")
     stage(broker, "other", x="1")
-    crash_at(gate_of(broker), "written", monkeypatch)
+    crash_at(deliveries_of(broker), "written", monkeypatch)
     with pytest.raises(Crash):
         deliver(broker, a_delivery())
     for job in ("job", "other"):
-        broker.run(lambda job=job: gate_of(broker).staged.discard(job))
+        broker.run(lambda job=job: deliveries_of(broker).staged.discard(job))
     assert staged(broker) == ["job"]
 
 
@@ -219,7 +219,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(broker, step, tmp_path, m
     stage(broker, "before", x="0", y="0", z="0")
     assert deliver(broker, a_delivery(0, job="before", start=0, end=5))
     stage(broker, "job", x="1 2", y="3", z="4")
-    crash_at(gate_of(broker), step, monkeypatch)
+    crash_at(deliveries_of(broker), step, monkeypatch)
     with pytest.raises(Crash):
         deliver(broker, a_delivery(1, start=5))
     shutil.copytree(broker.data, tmp_path / "after")  # kill -9 keeps the page cache
@@ -239,7 +239,7 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats(broker, step, tmp_path, m
 def test_an_upload_is_delivered_like_a_staged_file(broker):
     """Jobs without access to the data directory can upload their files over HTTP."""
     data = encode_batch([Record(0, 1, None, b"far")])
-    broker.run(lambda: gate_of(broker).staged.upload("job", "x", data))
+    broker.run(lambda: deliveries_of(broker).staged.upload("job", "x", data))
     assert deliver(broker, a_delivery(parts=[Part("a", 0, "x")]))
     assert words(broker, "a") == ["far"]
 
@@ -247,7 +247,7 @@ def test_an_upload_is_delivered_like_a_staged_file(broker):
 def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypatch):
     """A cancelled request does not cancel its delivery, so a second request appends nothing."""
     stage(broker, "job", x="1 2", y="3", z="4")
-    deliveries, asked = gate_of(broker), hashed(broker, a_delivery())
+    deliveries, asked = deliveries_of(broker), hashed(broker, a_delivery())
 
     async def ask_leave_and_ask_again():
         is_submitted, may_end = asyncio.Event(), asyncio.Event()
@@ -276,7 +276,7 @@ def test_a_caller_that_goes_away_leaves_a_delivery_that_goes_on(broker, monkeypa
 def test_a_part_that_cannot_be_appended_keeps_those_behind_it_out(broker, monkeypatch):
     """Otherwise the later parts' sequence numbers would mark the missing part as stored."""
     stage(broker, "job", x="1 2", y="3", z="4")
-    deliveries = gate_of(broker)
+    deliveries = deliveries_of(broker)
     monkeypatch.setattr(deliveries._appender, "append_bytes", 1)
     submit, failures = deliveries._appender._produce.submit, [DiskFull("no space")]
 
@@ -319,20 +319,20 @@ def make_old(job):
 def test_what_a_delivery_was_promised_is_not_swept(broker, monkeypatch):
     """The sweep keeps the files of an accepted delivery, however old they are."""
     stage(broker, "promised", x="1", y="2", z="3")
-    crash_at(gate_of(broker), "written", monkeypatch)
+    crash_at(deliveries_of(broker), "written", monkeypatch)
     with pytest.raises(Crash):
         deliver(broker, a_delivery(job="promised"))
     stage(broker, "dead", x="4")
     for job in ("promised", "dead"):
         make_old(broker.data / "staging" / job)
-    assert broker.run(gate_of(broker).sweep) == ["dead"]
+    assert broker.run(deliveries_of(broker).sweep) == ["dead"]
     assert staged(broker) == ["promised"]
 
 
 def test_a_start_sweeps_what_dead_jobs_left(broker, tmp_path, monkeypatch):
     """Files of dead jobs are removed at start-up. Accepted deliveries are completed first."""
     stage(broker, "promised", x="1", y="2", z="3")
-    crash_at(gate_of(broker), "written", monkeypatch)
+    crash_at(deliveries_of(broker), "written", monkeypatch)
     with pytest.raises(Crash):
         deliver(broker, a_delivery(job="promised"))
     stage(broker, "dead", x="4")

@@ -193,11 +193,11 @@ def test_only_the_job_that_was_given_the_order_may_report(harness):
 def test_a_report_sent_again_while_the_first_is_checked_finds_it_done(harness):
     """A report repeated while the first is verified succeeds and changes nothing."""
     prepared = Prepared(harness)
-    told = prepared.order.topic_id, prepared.jobs, prepared.state
+    answer = prepared.order.topic_id, prepared.jobs, prepared.state
 
     async def both():
         second_began = asyncio.Event()
-        report = partial(harness.service.finish, TP, *told, prepared.order.lease)
+        report = partial(harness.service.finish, TP, *answer, prepared.order.lease)
 
         async def verify_late(act):
             await second_began.wait()

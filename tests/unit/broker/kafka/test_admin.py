@@ -28,8 +28,8 @@ from support.kafka_services import KafkaServices
 
 
 def topic(name="t", partitions=1, replicas=1, assignments=(), **config):
-    said = [CreateTopicConfig(key.replace("_", "."), value) for key, value in config.items()]
-    return CreateTopic(name, partitions, replicas, assignments, said)
+    output = [CreateTopicConfig(key.replace("_", "."), value) for key, value in config.items()]
+    return CreateTopic(name, partitions, replicas, assignments, output)
 
 
 async def create(services, *topics, version=None, validate_only=False):

@@ -60,7 +60,7 @@ async def test_a_commit_is_durable_before_it_is_answered(tmp_path):
         assert cursor.offset == 5
 
 
-async def test_a_partition_that_is_not_there_is_told_alone(tmp_path):
+async def test_a_missing_partition_gets_its_own_error(tmp_path):
     """Only the unknown partition gets an error; the others are committed."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")

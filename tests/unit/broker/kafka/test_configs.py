@@ -131,7 +131,7 @@ async def test_the_broker_answers_to_kafkas_names_too(tmp_path):
         }
 
 
-async def test_what_is_advertised_is_told(tmp_path):
+async def test_the_advertised_address_is_shown(tmp_path):
     """``advertised.kafka`` is shown as Kafka's ``advertised.listeners``."""
     async with KafkaServices(tmp_path, advertised_kafka="door.example:9092") as services:
         found = await describe(services, BROKER, "1", ["advertised.listeners"])

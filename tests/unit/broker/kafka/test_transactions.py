@@ -283,9 +283,7 @@ async def test_offsets_move_with_the_commit_and_not_before(tmp_path):
         assert "g" in services.metadata.readers.registered("t")
 
 
-async def test_the_ledger_that_ends_a_transaction_and_its_offsets_are_one_write(
-    tmp_path, monkeypatch
-):
+async def test_the_end_of_a_transaction_and_its_offsets_are_one_write(tmp_path, monkeypatch):
     """One write stores both, so a crash cannot commit the records without the offsets."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
@@ -413,7 +411,7 @@ async def test_markers_that_fail_are_written_later(tmp_path, monkeypatch):
         assert partition.last_stable_offset == 2
 
 
-async def test_a_ledger_that_cannot_be_saved_leaves_the_last_one_in_force(tmp_path, monkeypatch):
+async def test_a_record_that_cannot_be_saved_leaves_the_last_one_in_force(tmp_path, monkeypatch):
     """The requests are refused, the state stays as stored, and a later retry succeeds."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", 2)

@@ -46,7 +46,7 @@ def test_span_of_times_is_cut_where_both_halves_are_times():
 @pytest.mark.parametrize(
     "text", [str(2**63), f"-{2**63}", f"@{2**63}", "9" * 5000, "@-9" + "9" * 40 + "d"]
 )
-def test_number_that_the_wire_has_no_room_for_is_refused(text):
+def test_a_number_too_large_for_its_field_is_refused(text):
     """An offset or a time that does not fit in 64 bits is refused without a traceback."""
     with pytest.raises(typer.BadParameter, match="too large"):
         parse_place(text)

@@ -151,7 +151,7 @@ def test_a_total_is_known_for_files_and_not_for_pipes(tmp_path):
     assert _size([tmp_path / "a", tmp_path / "pipe"]) is None
 
 
-def test_reach_keeps_what_it_is_not_told():
+def test_reach_keeps_the_options_that_are_not_given():
     """``reach`` keeps the current total and name unless new ones are given."""
     bar = ProgressBar("counting", 10, "records")
     bar.reach(4)

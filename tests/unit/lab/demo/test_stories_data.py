@@ -50,7 +50,7 @@ def test_schema_changes_on_the_way():
     assert all("plan" in row for row in late)
 
 
-def test_timecode_counts_frames_both_ways():
+def test_timecode_converts_to_frames_and_back():
     """A timecode counts 25 frames per second from 10:00:00:00, and converts back to its frame."""
     assert timecode(0) == "10:00:00:00"
     assert timecode(749) == "10:00:29:24"

@@ -65,11 +65,10 @@ def test_a_missing_end_is_noticed(fd, evicted):
     assert not is_resident(fd, 0, PAGE_BYTES + 1)
 
 
-def test_where_the_kernel_cannot_tell_nothing_is_resident(fd, monkeypatch):
+def test_where_the_kernel_cannot_tell_nothing_is_resident(fd):
     """Without kernel support the result is False, so that the event loop never waits for disk."""
     os.pread(fd, SIZE_BYTES, 0)
-    monkeypatch.setattr(residency, "_NO_WAIT", None)
-    assert not is_resident(fd, 0, SIZE_BYTES)
+    assert not is_resident(fd, 0, SIZE_BYTES, no_wait=None)
 
 
 @pytest.fixture

@@ -41,8 +41,8 @@ def _packer(request, monkeypatch):
 
 def a_bundle(span=Span(0, COUNT)):  # noqa: B008 - a Span is immutable
     file = io.BytesIO()
-    facts = write_bundle(file, TP, span, [DATA], lines=True)
-    assert facts.records == span.end - span.start
+    stats = write_bundle(file, TP, span, [DATA], lines=True)
+    assert stats.records == span.end - span.start
     return file.getvalue()
 
 

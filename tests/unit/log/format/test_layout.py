@@ -97,15 +97,15 @@ def test_terms_grow_and_are_cut():
     assert without_epochs_from(EPOCHS, 30) == EPOCHS[:1]
 
 
-def test_facts_parse_as_they_were_made_or_not_at_all():
+def test_stats_parse_as_they_were_encoded_or_not_at_all():
     """An incomplete stats file is ignored, because the stats can be computed again."""
-    facts = [
+    details = [
         SegmentStats(0, 5, 100, 4, -1, 7, 8, 16, 24, 1),
         SegmentStats(5, 5, 0, 0, -1, -1, 9, 0, 0, 0),
     ]
-    text = encode_stats(facts)
-    assert parse_stats(text) == {0: facts[0], 5: facts[1]}
+    text = encode_stats(details)
+    assert parse_stats(text) == {0: details[0], 5: details[1]}
     for cut in range(len(text) - 1):
         found = parse_stats(text[:cut])
-        assert found in ({}, {0: facts[0], 5: facts[1]}), cut
+        assert found in ({}, {0: details[0], 5: details[1]}), cut
     assert parse_stats(b"\xff\n") == {}

@@ -52,7 +52,7 @@ def restarted(store, **options):
 # --- the directory ------------------------------------------------------------------------------
 
 
-def test_a_second_process_is_told_who_holds_the_directory(store):
+def test_a_second_process_learns_which_process_holds_the_directory(store):
     """A second process fails with one line that names the process ID of the lock holder."""
     script = "import sys; from support.stores import *; open_store(Path(sys.argv[1]))"
     environ = os.environ | {"PYTHONPATH": "tests"}
@@ -430,7 +430,7 @@ def test_sealed_segments_are_indexed_with_their_sum(store):
     assert store.segments.hash_sealed() == 0
 
 
-def test_hashing_stops_when_told(store):
+def test_hashing_stops_on_request(store):
     """Hashing stops when the store shuts down."""
     store.create_topic("t", 1)
     append_sealed(store, "a", "b")

@@ -100,9 +100,13 @@ def test_one_flipped_bit_costs_one_batch(store, field, batch, max_bytes):
     served, refused = read_all(store.partition(TP), max_bytes)
     assert refused == [(first, first + RECORDS)]
     assert served == [n for n in range(4 * SPAN) if not first <= n < first + RECORDS]
-    (told,) = store.health.damage(TP)
-    assert (told.segment, told.start_offset, told.end_offset) == (SPAN, first, first + RECORDS)
-    assert str(log_of(store)) in told.problem
+    (report,) = store.health.damage(TP)
+    assert (report.segment, report.start_offset, report.end_offset) == (
+        SPAN,
+        first,
+        first + RECORDS,
+    )
+    assert str(log_of(store)) in report.problem
     assert store.health.damage_found == 1
 
 
@@ -198,7 +202,7 @@ def test_retention_of_the_segment_ends_the_damage(store):
     assert store.health.damage(TP) == []
 
 
-def test_a_read_the_device_refuses_is_told(store):
+def test_a_read_that_the_device_refuses_is_reported(store):
     """A file that cannot be opened is reported as a failed read, not as damage."""
     path = log_of(store)
     path.unlink()

@@ -70,7 +70,7 @@ def test_sealed_segments_are_not_read_at_open(log, tmp_path):
 # --- the active segment -------------------------------------------------------------------------
 
 
-def test_a_torn_tail_is_kept_aside_and_cut(log, tmp_path):
+def test_a_torn_tail_is_copied_and_cut(log, tmp_path):
     """A torn tail is copied to a separate file and cut; its offset is assigned again."""
     path = log.directory / f"{ACTIVE}.log"
     data = path.read_bytes()
@@ -190,7 +190,9 @@ def test_a_sealed_segment_with_bytes_behind_it_is_corruption(log, tmp_path):
     ],
     ids=["zeros", "foreign", "byte"],
 )
-def test_damage_in_a_sealed_segment_is_told_when_a_read_meets_it(log, tmp_path, damage, sound_end):
+def test_damage_in_a_sealed_segment_is_reported_when_a_read_meets_it(
+    log, tmp_path, damage, sound_end
+):
     """A read of a damaged batch fails with file and position; the sound parts are served."""
     path = log.directory / f"{SEALED}.log"
     path.write_bytes(damage(path.read_bytes()))
@@ -222,7 +224,7 @@ def test_a_sealed_segment_of_another_log_is_corruption(log, tmp_path):
         open_partition(tmp_path, CONFIG)
 
 
-def test_an_empty_sealed_segment_without_facts_is_accepted_and_told(log, tmp_path):
+def test_an_empty_sealed_segment_without_stats_is_accepted_and_reported(log, tmp_path):
     """Opening accepts and notes an empty sealed segment, because compaction can empty one."""
     (log.directory / "segment-facts-checkpoint").unlink()
     (log.directory / f"{SEALED}.log").write_bytes(b"")

@@ -132,7 +132,7 @@ def test_reads_outside_the_log_are_out_of_range(tmp_path):
     assert read_all(partition)[0].offset == 5
 
 
-def test_a_read_stops_at_the_offset_it_is_told(tmp_path):
+def test_a_read_stops_at_its_end_offset(tmp_path):
     """A read returns no batch that begins at or after ``end_offset``, as read_committed needs."""
     partition = open_partition(tmp_path, SMALL)
     fill(partition, 4)
@@ -424,7 +424,7 @@ def a_marker(commit: bool, producer_id: int = 5) -> bytearray:
     )
 
 
-def test_aborted_transactions_are_told_across_segments_and_restarts(tmp_path):
+def test_aborted_transactions_are_reported_across_segments_and_restarts(tmp_path):
     """Aborted transactions are returned for a range of offsets, across segments and restarts."""
     partition = open_partition(tmp_path, SMALL)
     fields = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}

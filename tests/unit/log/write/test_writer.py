@@ -244,7 +244,7 @@ def test_what_needs_no_sync_is_committed_before_submit_returns(tmp_path: Path):
     service.stop()
 
 
-def test_what_is_synced_is_told_and_seen_after_the_sync_only(tmp_path: Path):
+def test_appends_are_acknowledged_and_visible_only_after_the_sync(tmp_path: Path):
     """With fsync, bytes are written inline; replies and the high watermark wait for the sync."""
     service = settled_service(tmp_path, "fsync")
     service.files.may_sync.clear()

@@ -15,7 +15,7 @@ from cordwood.errors import PolicyViolation
 from cordwood.model import Codec, Header
 from cordwood.pipeline.compact import PassLimits, batch_cleaner
 from cordwood.pipeline.compact.superseded import write_deltas
-from support.compaction import HOUR_MS, NOW_MS, TP, CompactionHarness, facts_of, in_process, latest
+from support.compaction import HOUR_MS, NOW_MS, TP, CompactionHarness, in_process, latest, summaries
 from support.stores import a_batch, records_in, stage
 
 DAY_MS = 24 * HOUR_MS
@@ -176,9 +176,9 @@ def test_compacting_twice_at_the_same_moment_changes_nothing(harness):
     """A second pass at the same time changes nothing."""
     fill(harness, "a:1", "b:1", "a:2", "b")
     harness.compact_well()
-    first = facts_of(harness.batches())
+    first = summaries(harness.batches())
     outcome = harness.compact_well()
-    assert facts_of(harness.batches()) == first
+    assert summaries(harness.batches()) == first
     assert outcome.records_before == outcome.records_after
 
 
@@ -704,5 +704,5 @@ def test_small_budgets_give_the_same_result(tmp_path):
             for turn in range(3):
                 fill(harness, *(f"k{i}:{turn}" for i in range(turn, 40)))
             harness.compact_well(limits=PassLimits(task_bytes=task_bytes))
-            found.append(facts_of(harness.batches()))
+            found.append(summaries(harness.batches()))
     assert found[0] == found[1] == found[2]

@@ -29,7 +29,7 @@ cordwood.errors.CorruptionError: t-0 is damaged at offset 7; restore it
 """
 
 
-def test_a_worker_that_came_too_late_is_told_in_a_sentence():
+def test_a_worker_that_connected_too_late_gets_a_one_line_reason():
     """A Python worker that connects too late is reported on one line, without Java's stack."""
     assert is_late(Exception(LATE))
     assert plain_reason(Exception(LATE)).startswith("Spark's Python worker did not start in time")
@@ -55,27 +55,27 @@ def test_a_job_whose_worker_came_too_late_is_run_again(caplog):
 
     After the last attempt, its error is raised.
     """
-    fates = [Exception(LATE)] * (ATTEMPTS - 1)
+    outcomes = [Exception(LATE)] * (ATTEMPTS - 1)
 
     def job():
-        if fates:
-            raise fates.pop()
+        if outcomes:
+            raise outcomes.pop()
         return "done"
 
     assert patiently(job) == "done"
     assert caplog.text.count("spark.worker_late") == ATTEMPTS - 1
-    fates[:] = [Exception(LATE)] * ATTEMPTS
+    outcomes[:] = [Exception(LATE)] * ATTEMPTS
     with pytest.raises(Exception, match="connect back"):
         patiently(job)
-    assert not fates
+    assert not outcomes
 
 
 def test_a_job_that_failed_for_another_reason_is_not_run_again():
     """A job that failed for another reason is not retried."""
-    fates = [Exception(OURS)]
+    outcomes = [Exception(OURS)]
 
     def job():
-        raise fates.pop()
+        raise outcomes.pop()
 
     with pytest.raises(Exception, match="damaged"):
         patiently(job)

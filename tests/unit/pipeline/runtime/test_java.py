@@ -67,8 +67,8 @@ def test_no_java_is_one_sentence_with_remedies(bare: dict[str, str], tmp_path: P
 
 def test_java_without_a_release_file_is_asked(bare: dict[str, str], tmp_path: Path):
     """Without a release file, the version comes from ``java -version``, which prints to stderr."""
-    said = 'echo openjdk version \\"21.0.1\\" 2023-10-17 >&2'
-    home = install(tmp_path / "jvm" / "plain", None, said)
+    output = 'echo openjdk version \\"21.0.1\\" 2023-10-17 >&2'
+    home = install(tmp_path / "jvm" / "plain", None, output)
     assert java.read_java(home) == java.Java(home, 21, has_vector=True)
 
 

@@ -55,8 +55,8 @@ def test_what_a_thread_starts_after_it_has_yielded_yields_too():
     """Processes that a low-priority thread starts inherit its priority."""
     ask = "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"
     with ThreadPoolExecutor(1, initializer=yield_cores) as pool:
-        said = pool.submit(subprocess.check_output, [sys.executable, "-c", ask]).result()
-    assert int(said) == max(NICE, HERE[1])
+        output = pool.submit(subprocess.check_output, [sys.executable, "-c", ask]).result()
+    assert int(output) == max(NICE, HERE[1])
 
 
 def test_a_priority_nobody_knows_is_refused_by_name():

@@ -62,18 +62,24 @@ def test_a_stream_that_ends_is_opened_again_after_a_pause(context):
         opened.append(Fake())
         return opened[-1]
 
-    keeper = StreamSupervisor("x", Stream(open_stream), context, pauses_s=(0.0, 99.0))
-    keeper.check()
-    assert keeper.report() == {"open": True, "failures": 0, "failed": 0, "error": None, "batch": 1}
+    supervisor = StreamSupervisor("x", Stream(open_stream), context, pauses_s=(0.0, 99.0))
+    supervisor.check()
+    assert supervisor.report() == {
+        "open": True,
+        "failures": 0,
+        "failed": 0,
+        "error": None,
+        "batch": 1,
+    }
     opened[0].why = "it fell over"
-    keeper.check()
+    supervisor.check()
     assert opened[0].stopped
     assert len(opened) == 2
     opened[1].why = "again"
-    keeper.check()
-    keeper.check()
+    supervisor.check()
+    supervisor.check()
     assert len(opened) == 2
-    assert keeper.report() == {"open": False, "failures": 2, "failed": 2, "error": "again"}
+    assert supervisor.report() == {"open": False, "failures": 2, "failed": 2, "error": "again"}
 
 
 def test_a_stream_that_cannot_be_opened_does_not_end_the_others(context):
@@ -82,21 +88,21 @@ def test_a_stream_that_cannot_be_opened_does_not_end_the_others(context):
     def refuse(_):
         raise UnavailableError("no broker")
 
-    keeper = StreamSupervisor("x", Stream(refuse), context, pauses_s=(0.0,))
-    keeper.check()
-    keeper.check()
-    assert keeper.report()["failures"] == 2
-    assert "no broker" in keeper.report()["error"]
+    supervisor = StreamSupervisor("x", Stream(refuse), context, pauses_s=(0.0,))
+    supervisor.check()
+    supervisor.check()
+    assert supervisor.report()["failures"] == 2
+    assert "no broker" in supervisor.report()["error"]
 
 
 def test_a_spark_that_does_not_answer_ends_the_runner(context):
     """If Spark does not answer, the runner fails, so that its supervisor starts a new process."""
     stream = Fake()
-    keeper = StreamSupervisor("x", Stream(lambda _: stream), context)
-    keeper.check()
+    supervisor = StreamSupervisor("x", Stream(lambda _: stream), context)
+    supervisor.check()
     stream.why = ConnectionError("py4j")
     with pytest.raises(UnavailableError, match="Spark is no longer running"):
-        keeper.check()
+        supervisor.check()
 
 
 def test_a_schedule_goes_on_after_a_round_that_failed(context):
@@ -107,15 +113,15 @@ def test_a_schedule_goes_on_after_a_round_that_failed(context):
         rounds.release()
         raise ValueError("bad round")
 
-    clockwork = JobTimer("x", ScheduledJob(work, interval_s=0.001, delay_s=0), context)
-    clockwork.start()
+    timer = JobTimer("x", ScheduledJob(work, interval_s=0.001, delay_s=0), context)
+    timer.start()
     assert all(rounds.acquire(timeout=30) for _ in range(3))
     context.stopping.set()
-    clockwork.join(timeout=30)
-    assert not clockwork.is_alive()
-    told = clockwork.report()
-    assert (told["open"], told["error"]) == (False, "ValueError: bad round")
-    assert told["failed"] >= 3
+    timer.join(timeout=30)
+    assert not timer.is_alive()
+    answer = timer.report()
+    assert (answer["open"], answer["error"]) == (False, "ValueError: bad round")
+    assert answer["failed"] >= 3
 
 
 def test_a_schedule_is_well_again_after_a_round_that_went_well(context):
@@ -127,9 +133,9 @@ def test_a_schedule_is_well_again_after_a_round_that_went_well(context):
             raise error
         context.stopping.set()
 
-    clockwork = JobTimer("x", ScheduledJob(work, interval_s=0.001, delay_s=0), context)
-    clockwork.run()
-    assert clockwork.report() == {"open": True, "failed": 1, "error": "ValueError: once"}
+    timer = JobTimer("x", ScheduledJob(work, interval_s=0.001, delay_s=0), context)
+    timer.run()
+    assert timer.report() == {"open": True, "failed": 1, "error": "ValueError: once"}
 
 
 def test_a_stream_that_cannot_say_how_it_does_holds_up_no_other(context):
@@ -139,13 +145,13 @@ def test_a_stream_that_cannot_say_how_it_does_holds_up_no_other(context):
         def report(self):
             raise RuntimeError("no progress yet")
 
-    keepers = {"mute": StreamSupervisor("mute", Stream(lambda _: Mute()), context),
+    supervisors = {"mute": StreamSupervisor("mute", Stream(lambda _: Mute()), context),
                "well": StreamSupervisor("well", Stream(lambda _: Fake()), context)}  # fmt: skip
-    for keeper in keepers.values():
-        keeper.check()
-    told = runner._reports(keepers, [])
-    assert told["mute"]["report_error"] == "RuntimeError: no progress yet"
-    assert told["well"]["batch"] == 1
+    for supervisor in supervisors.values():
+        supervisor.check()
+    answer = runner._reports(supervisors, [])
+    assert answer["mute"]["report_error"] == "RuntimeError: no progress yet"
+    assert answer["well"]["batch"] == 1
 
 
 def test_the_end_of_the_lifeline_ends_the_process():

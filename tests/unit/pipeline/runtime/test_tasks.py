@@ -31,7 +31,7 @@ def test_a_full_disk_is_one_sentence_with_the_place():
     assert "/tape/bundle.part: No space left on device" in str(outcome)
 
 
-def test_a_write_that_names_no_file_is_told_with_its_place(tmp_path):
+def test_a_failed_write_without_a_file_name_is_reported_with_its_directory(tmp_path):
     """``naming`` adds the path to an ``OSError`` that has none, and keeps a path that is set."""
     full = errno.ENOSPC, "No space left on device"
     for names in ((), ("/tape/inner",)):

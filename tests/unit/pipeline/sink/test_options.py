@@ -13,8 +13,8 @@ from cordwood.pipeline.sink.options import check_columns, parse_sink_options
 BROKER = {"kafka.bootstrap.servers": "h:1"}
 
 
-def parse(*, streaming=False, **said):
-    return parse_sink_options({**BROKER, **said}, streaming=streaming)
+def parse(*, streaming=False, **options):
+    return parse_sink_options({**BROKER, **options}, streaming=streaming)
 
 
 def fields(**kinds):
@@ -41,7 +41,7 @@ def test_settings_of_the_java_producer_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"tpoic": "t"}, "unknown sink option tpoic; did you mean topic"),
         ({"kafka.compresion.type": "lz4"}, "did you mean kafka.compression.type"),
@@ -56,10 +56,10 @@ def test_settings_of_the_java_producer_are_accepted():
         ({"kafka.transactional.id": "x"}, "always writes exactly once"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(said, message):
+def test_a_wrong_option_is_refused_by_name(options, message):
     """A wrong option is refused by name, with the nearest match or the alternative."""
     with pytest.raises(InvalidOption, match=message):
-        parse(**said)
+        parse(**options)
 
 
 def test_a_stream_takes_its_numbers_from_its_checkpoint():

@@ -161,7 +161,7 @@ def test_pieces_of_a_part_of_a_segment_stay_within_it(data, log, split_bytes):
     assert sum(piece.size_bytes for piece in whole) <= first.stat().st_size
 
 
-def test_a_stream_is_told_where_it_stood(data, log):
+def test_a_stream_continues_from_its_last_offsets(data, log):
     """The position of the last high watermark is the hint where the next read starts."""
     directory = SegmentFileLog(str(data))
     log.publish()

@@ -51,10 +51,10 @@ def other():
 
 
 def options_of(path: Path | str, servers: str | None) -> SourceOptions:
-    said = {"subscribe": "t", "path": str(path), "startingOffsets": "earliest"}
+    options = {"subscribe": "t", "path": str(path), "startingOffsets": "earliest"}
     if servers:
-        said["kafka.bootstrap.servers"] = servers
-    return parse_options(said, streaming=False)
+        options["kafka.bootstrap.servers"] = servers
+    return parse_options(options, streaming=False)
 
 
 def reader_of(path: Path, servers: str | None) -> TopicReader:
@@ -162,9 +162,9 @@ def test_results_are_never_staged_into_another_directory(broker, other):
     assert harness.is_writable()
     far = StagingTarget(where, str(other.data))
     assert not far.is_writable()
-    with StagingWriter(far, "job-1", Targets()) as outbox:
-        outbox.put("t", 0, b"batches")
-        (part,) = outbox.flush()
+    with StagingWriter(far, "job-1", Targets()) as buffer:
+        buffer.put("t", 0, b"batches")
+        (part,) = buffer.flush()
     assert (broker.data / "staging" / "job-1" / part.file).read_bytes() == b"batches"
     assert not (other.data / "staging").exists()
 
@@ -202,7 +202,7 @@ def closed():
     shutil.rmtree(data)
 
 
-def test_a_directory_of_another_user_is_told_with_the_setting_that_opens_it(closed, caplog):
+def test_a_directory_of_another_user_is_refused_with_the_setting_that_opens_it(closed, caplog):
     """Without permission for ``path``, records are read over Kafka, and a warning is logged once.
 
     Without a broker, the error names the setting that gives access.
@@ -214,12 +214,12 @@ def test_a_directory_of_another_user_is_told_with_the_setting_that_opens_it(clos
         opened(closed, None)
 
 
-def test_kafka_clients_are_told_the_identity(broker):
+def test_kafka_clients_see_the_identity(broker):
     """Kafka clients can read the identity as a read-only setting of the broker."""
     with KafkaClient(broker.kafka) as client:
-        (told,) = [each for each in client.broker_config() if each.name == "data.identity"]
-    assert DataIdentity.parse_text(told.value) == read_identity(broker.data)
-    assert told.read_only
+        (report,) = [each for each in client.broker_config() if each.name == "data.identity"]
+    assert DataIdentity.parse_text(report.value) == read_identity(broker.data)
+    assert report.read_only
 
 
 @pytest.mark.parametrize("text", [b"", b"version: 1\n", b"\xff\xfe", b"x" * 5000])

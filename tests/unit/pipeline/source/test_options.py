@@ -16,12 +16,12 @@ from cordwood.pipeline.source.options import (
 from cordwood.pipeline.source.schema import FIXED_COLUMNS
 
 
-def batch(**said):
-    return parse_options({"subscribe": "t", "path": "/d", **said}, streaming=False)
+def batch(**options):
+    return parse_options({"subscribe": "t", "path": "/d", **options}, streaming=False)
 
 
-def stream(**said):
-    return parse_options({"subscribe": "t", "path": "/d", **said}, streaming=True)
+def stream(**options):
+    return parse_options({"subscribe": "t", "path": "/d", **options}, streaming=True)
 
 
 def test_defaults_are_those_of_the_kafka_source():
@@ -55,7 +55,7 @@ def test_options_travel_to_executors():
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("options", "expected"),
     [
         ({"startingTimestamp": "7"}, AtTimes(7)),
         (
@@ -66,19 +66,19 @@ def test_options_travel_to_executors():
         ({"startingOffsets": "Earliest"}, Edge.EARLIEST),
     ],
 )
-def test_starting_position_takes_the_most_exact_option(said, expected):
+def test_starting_position_takes_the_most_exact_option(options, expected):
     """A timestamp overrides timestamps by partition, which override offsets."""
     order = {
         "startingTimestamp": "7",
         "startingOffsetsByTimestamp": '{"t": {"0": 9}}',
         "startingOffsets": "latest",
     }
-    weaker = dict(list(order.items())[list(order).index(next(iter(said))) + 1 :])
-    assert stream(**{**weaker, **said}).starting == expected
+    weaker = dict(list(order.items())[list(order).index(next(iter(options))) + 1 :])
+    assert stream(**{**weaker, **options}).starting == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"startingOfsets": "earliest"}, "startingOfsets; did you mean startingOffsets?"),
         ({"subscribePattern": "a"}, "exactly one of subscribe"),
@@ -105,10 +105,10 @@ def test_starting_position_takes_the_most_exact_option(said, expected):
         ({"startingOffsetsByTimestampStrategy": "guess"}, "'guess' is not one of error, latest"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(said, message):
+def test_a_wrong_option_is_refused_by_name(options, message):
     """A wrong option is refused by name, with what to write instead."""
     with pytest.raises(InvalidOption) as refused:
-        batch(**said)
+        batch(**options)
     assert message in str(refused.value)
 
 

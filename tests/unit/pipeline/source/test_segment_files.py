@@ -105,7 +105,7 @@ def test_a_wrong_hint_is_not_believed(log, position):
     assert read(log, 47, 60, hint=StartHint(45, 40, position)) == list(range(47, 60))
 
 
-def test_a_segment_reclaimed_before_the_read_is_still_served_aside(log):
+def test_a_segment_reclaimed_before_the_read_is_still_served(log):
     """A segment reclaimed after planning is still read from its ``.deleted`` file."""
     log.reclaim(0)
     assert read(log, 3, 45) == list(range(3, 45))

@@ -55,8 +55,8 @@ def log(data):
     made.close()
 
 
-def source(data, **said):
-    return CordwoodSource(CaseInsensitiveDict({"path": str(data), "subscribe": "t", **said}))
+def source(data, **options):
+    return CordwoodSource(CaseInsensitiveDict({"path": str(data), "subscribe": "t", **options}))
 
 
 def collect(reader, splits=None):
@@ -137,8 +137,8 @@ def test_a_schema_no_record_has_is_refused(data, log):
         source(data).reader(StructType([StructField("offset", StringType())]))
 
 
-def pushed(data, *conditions, **said):
-    reader = source(data, **{"filterPushdown": "true"} | said).reader(OFFSET)
+def pushed(data, *conditions, **options):
+    reader = source(data, **{"filterPushdown": "true"} | options).reader(OFFSET)
     return reader, list(reader.pushFilters(list(conditions)))
 
 
@@ -236,8 +236,8 @@ def test_a_damaged_batch_is_an_error_that_says_where(data, log):
 # --- stream ---------------------------------------------------------------------------------
 
 
-def streaming(data, schema=OFFSET, **said):
-    return source(data, **said).streamReader(schema)
+def streaming(data, schema=OFFSET, **options):
+    return source(data, **options).streamReader(schema)
 
 
 def take(reader, start, end):
@@ -344,7 +344,7 @@ def test_what_was_reclaimed_before_it_was_read_fails_the_query(data, log):
     ("start", "end", "left"),
     [(5, 30, range(20, 30)), (5, 99, range(20, 60)), (3, 9, ()), (70, 99, ())],
 )
-def test_a_batch_whose_offsets_are_gone_reads_what_is_left_if_told_to(
+def test_a_batch_whose_offsets_are_gone_reads_the_rest_if_data_loss_is_allowed(
     data, log, caplog, start, end, left
 ):
     """With ``failOnDataLoss`` off, a batch reads what is left and logs what is missing."""
@@ -360,13 +360,15 @@ def test_a_batch_whose_offsets_are_gone_reads_what_is_left_if_told_to(
     assert "source.data_lost t-0: " in caplog.text
 
 
-def test_a_stream_that_begins_before_the_log_begins_at_its_start_if_told_to(data, log, caplog):
+def test_a_stream_from_before_the_log_starts_at_its_start_if_data_loss_is_allowed(
+    data, log, caplog
+):
     """With ``failOnDataLoss`` off, a new stream whose start is gone begins at the log start."""
     log.reclaim(0, purge=True)
-    said = {"startingOffsets": '{"t":{"0":5}}'}
+    options = {"startingOffsets": '{"t":{"0":5}}'}
     with pytest.raises(OffsetOutOfRange, match="20 to 60"):
-        streaming(data, **said).initialOffset()
-    assert streaming(data, failOnDataLoss="false", **said).initialOffset() == at(20)
+        streaming(data, **options).initialOffset()
+    assert streaming(data, failOnDataLoss="false", **options).initialOffset() == at(20)
     assert "source.data_lost t-0: startingOffsets is 5" in caplog.text
 
 
@@ -411,7 +413,7 @@ def test_reading_keeps_the_kernels_out_of_the_collectors_way(data, log):
     assert gc.get_freeze_count() > 10_000
 
 
-def test_offsets_said_as_options_narrow_what_is_planned(data, log):
+def test_offsets_given_as_options_narrow_the_plan(data, log):
     """``fromOffset`` and ``beforeOffset`` narrow every partition, and may exceed the log."""
     reader = source(data, fromOffset="13", beforeOffset="27").reader(OFFSET)
     assert [tuple(split.value)[1:] for split in reader.partitions()] == [(13, 27)]

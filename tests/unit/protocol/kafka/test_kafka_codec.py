@@ -218,7 +218,7 @@ def test_metadata_tells_all_topics_from_none(topics, version, seen):
     assert decode(MetadataRequest, version, data).topics == seen
 
 
-def test_topic_ids_are_uuids_both_ways():
+def test_topic_ids_are_uuids_in_requests_and_replies():
     """A topic id is 16 bytes on the wire and a UUID in the message."""
     topic_id = UUID("11223344-5566-7788-99aa-bbccddeeff00")
     request = MetadataRequest((MetadataRequestTopic(topic_id, None),))

@@ -130,11 +130,11 @@ def test_large_frames_land_in_a_buffer_of_their_own(size):
     connection = KafkaConnection(FRAME_MAX)
     offered = []
     while data:
-        room = connection.get_buffer(65536)
-        count = min(len(room), len(data), 70_000)
-        room[:count] = data[:count]
+        directory = connection.get_buffer(65536)
+        count = min(len(directory), len(data), 70_000)
+        directory[:count] = data[:count]
         connection.buffer_updated(count)
-        offered.append(room.obj)
+        offered.append(directory.obj)
         data = data[count:]
     request = connection.next_request()
     got = decode(ProduceRequest, 9, request.body).topics[0].partitions[0].records
@@ -183,7 +183,7 @@ def test_an_announced_giant_costs_little_until_it_comes():
         assert len(connection.get_buffer()) <= max(LARGE_BYTES_FIRST, sent * LARGE_GROWTH)
 
 
-def test_room_is_asked_for_before_it_is_made():
+def test_memory_is_reserved_before_it_is_allocated():
     """Memory is reserved before it is allocated, only for frames that exceed the receive buffer."""
     asked = []
     connection = KafkaConnection(FRAME_MAX, lambda size: not asked.append(size))
@@ -199,7 +199,7 @@ def test_room_is_asked_for_before_it_is_made():
 
 
 @pytest.mark.parametrize("refused", range(4))
-def test_a_frame_whose_room_is_refused_goes_on_where_it_stood(refused):
+def test_a_frame_whose_memory_was_refused_continues_where_it_stopped(refused):
     """A frame whose reservation is refused waits and then continues without losing bytes."""
     verdicts = iter([True] * refused + [False] + [True] * 10)
     connection = KafkaConnection(FRAME_MAX, lambda _: next(verdicts))
@@ -207,9 +207,9 @@ def test_a_frame_whose_room_is_refused_goes_on_where_it_stood(refused):
     rest = memoryview(produce_bytes(body) + produce_bytes(b"next"))
     while rest:
         was_waiting = connection.is_waiting
-        room = connection.get_buffer()
-        count = min(len(room), len(rest), 100 if was_waiting else 60_000)
-        room[:count] = rest[:count]
+        directory = connection.get_buffer()
+        count = min(len(directory), len(rest), 100 if was_waiting else 60_000)
+        directory[:count] = rest[:count]
         connection.buffer_updated(count)
         rest = rest[count:]
         if was_waiting:
@@ -243,7 +243,7 @@ def test_only_produce_may_be_enormous():
 
 
 @pytest.mark.parametrize(("key", "version"), [(0, 2), (0, 14), (1, 19), (18, 6), (17, 0), (999, 0)])
-def test_what_we_do_not_serve_is_told_apart_from_garbage(key, version):
+def test_unsupported_requests_are_distinguished_from_garbage(key, version):
     """The header of an unsupported API or version is parsed, so that it can be logged."""
     header = KioHeader1(
         request_api_key=key, request_api_version=version, correlation_id=4, client_id="me"
