@@ -50,19 +50,8 @@ from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.metadata.front import AsyncMetadata
 from cordwood.model import SegmentInfo, TopicPartition
+from cordwood.protocol.api import compaction as api
 from cordwood.protocol.api.call import Done
-from cordwood.protocol.api.compaction import (
-    BeginCompaction,
-    CompactionCall,
-    CompactionOrder,
-    CompactionOrders,
-    FailCompaction,
-    FinishCompaction,
-    OrderedSegment,
-    PartitionCompaction,
-    ReleaseLease,
-    RenewLease,
-)
 from cordwood.protocol.api.status import DirectoryIdentity
 
 LEASE_MS: Final = 5 * MINUTE_MS  # the job renews it; a dead job blocks its partition this long
@@ -163,26 +152,26 @@ class CompactionService:
 
     # --- orders -------------------------------------------------------------------------------
 
-    async def handle(self, request: CompactionCall) -> CompactionOrders | Done:
+    async def handle(self, request: api.CompactionCall) -> api.CompactionOrders | Done:
         """Carry out a request of a compaction job."""
-        if isinstance(request, BeginCompaction):
+        if isinstance(request, api.BeginCompaction):
             orders = await self.begin(request.topic, demand=request.demand, dry=request.dry)
-            return CompactionOrders(tuple(orders))
+            return api.CompactionOrders(tuple(orders))
         tp, lease = TopicPartition(request.topic, request.partition), request.lease
         match request:
-            case RenewLease():
+            case api.RenewLease():
                 self._renewed(tp, lease)
-            case FinishCompaction():
+            case api.FinishCompaction():
                 await self.finish(tp, request.topic_id, request.jobs, request.state, lease)
-            case FailCompaction():
+            case api.FailCompaction():
                 await self.fail(tp, request.error, lease)
-            case ReleaseLease():
+            case api.ReleaseLease():
                 self._end_lease(tp, lease)
         return Done()
 
     async def begin(
         self, topic: str | None = None, *, demand: bool = False, dry: bool = False
-    ) -> list[CompactionOrder]:
+    ) -> list[api.CompactionOrder]:
         """Return orders for the partitions that are due, the dirtiest first.
 
         ``demand`` seals the active segments of ``topic`` first and compacts everything. ``dry``
@@ -220,7 +209,9 @@ class CompactionService:
         if self._store.is_live(look.partition):
             await self._note_failure(look.partition.tp, str(error))
 
-    async def _grant(self, look: CompactionCheck, order: CompactionOrder) -> CompactionOrder:
+    async def _grant(
+        self, look: CompactionCheck, order: api.CompactionOrder
+    ) -> api.CompactionOrder:
         """Add each segment's sha256 and a lease token to the order, and store the lease."""
         partition, inputs, plan = look
         hashes = await self._swaps.in_verifying(
@@ -280,11 +271,11 @@ class CompactionService:
     def _cut(self, partition: Partition) -> None:
         self._store.segments.roll(partition, RollReason.DEMAND)
 
-    def _order(self, look: CompactionCheck) -> CompactionOrder:
+    def _order(self, look: CompactionCheck) -> api.CompactionOrder:
         """Build the order; runs on the writer thread, which owns the producer state."""
         partition, inputs, plan = look
         segments = plan.clean + plan.dirty
-        return CompactionOrder(
+        return api.CompactionOrder(
             *msgspec.structs.astuple(describe(look)),
             topic_id=self._store.topic(partition.tp.topic).id,
             data=str(self._store.data.absolute()),
@@ -421,9 +412,9 @@ class CompactionService:
         self._report_state(tp, state)
 
 
-def _ordered(segment: SegmentInfo) -> OrderedSegment:
+def _ordered(segment: SegmentInfo) -> api.OrderedSegment:
     """The facts of a segment that a job needs; not everything the broker's own policies use."""
-    return OrderedSegment(
+    return api.OrderedSegment(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.size_bytes,
@@ -435,10 +426,10 @@ def _ordered(segment: SegmentInfo) -> OrderedSegment:
     )
 
 
-def describe(look: CompactionCheck) -> PartitionCompaction:
+def describe(look: CompactionCheck) -> api.PartitionCompaction:
     """Return a partition's compaction state and plan as the API shows them."""
     partition, inputs, plan = look
-    return PartitionCompaction(
+    return api.PartitionCompaction(
         topic=partition.tp.topic,
         partition=partition.tp.partition,
         is_due=plan.rule is not None,

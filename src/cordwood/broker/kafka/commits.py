@@ -22,27 +22,7 @@ from cordwood.decide.offsets import NO_LEADER_EPOCH, PartitionOffset
 from cordwood.metadata.keys import ReaderPartition
 from cordwood.metadata.reader_state import ReaderState
 from cordwood.model import TopicPartition
-from cordwood.protocol.kafka.messages.commits import (
-    CommittedPartition,
-    CommittedTopic,
-    FetchedOffset,
-    FetchedOffsetGroup,
-    FetchedOffsetTopic,
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitTopic,
-    OffsetDeletedPartition,
-    OffsetDeletedTopic,
-    OffsetDeletePartition,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchTopic,
-    TxnOffsetPartition,
-    TxnOffsetTopic,
-)
+from cordwood.protocol.kafka.messages import commits as m
 
 _BATCHED_FETCH: Final = 8  # OffsetFetch takes several groups from this version on
 _NO_OFFSET: Final = -1
@@ -70,8 +50,8 @@ class KafkaCommits:
         self._unstable = unstable
 
     async def offset_commit(
-        self, request: OffsetCommitRequest, version: int, _session: Session
-    ) -> OffsetCommitResponse:
+        self, request: m.OffsetCommitRequest, version: int, _session: Session
+    ) -> m.OffsetCommitResponse:
         """Move the group's cursors on existing partitions; durable before the reply."""
         turns = RequestSlices()
         named = await offsets_of(request.topics, turns)
@@ -85,25 +65,25 @@ class KafkaCommits:
                     request.group_id, partial(_commit, request, version, some)
                 )
                 codes |= answer.codes
-        return OffsetCommitResponse(topics=await committed(request.topics, codes, turns))
+        return m.OffsetCommitResponse(topics=await committed(request.topics, codes, turns))
 
     # --- fetch ------------------------------------------------------------------------------
 
     async def offset_fetch(
-        self, request: OffsetFetchRequest, version: int, _session: Session
-    ) -> OffsetFetchResponse:
+        self, request: m.OffsetFetchRequest, version: int, _session: Session
+    ) -> m.OffsetFetchResponse:
         """Return the committed offsets of groups; -1 where nothing was committed."""
         turns = RequestSlices()
         stable = request.require_stable
         if version < _BATCHED_FETCH:
             topics = await self._asked(request.group_id, request.topics, turns)
-            return OffsetFetchResponse(
+            return m.OffsetFetchResponse(
                 topics=await self._fetch(request.group_id, topics, turns, stable=stable)
             )
         asked = {group.group_id: group.topics for group in request.groups}  # the last one counts
-        return OffsetFetchResponse(
+        return m.OffsetFetchResponse(
             groups=[
-                FetchedOffsetGroup(
+                m.FetchedOffsetGroup(
                     name,
                     await self._fetch(
                         name, await self._asked(name, topics, turns), turns, stable=stable
@@ -116,24 +96,24 @@ class KafkaCommits:
     async def _fetch(
         self,
         group_id: str,
-        topics: Sequence[OffsetFetchTopic],
+        topics: Sequence[m.OffsetFetchTopic],
         turns: RequestSlices,
         *,
         stable: bool,
-    ) -> list[FetchedOffsetTopic]:
+    ) -> list[m.FetchedOffsetTopic]:
         replies = []
         async for topic in turns.of(topics):
-            fetched: list[FetchedOffset] = []
+            fetched: list[m.FetchedOffset] = []
             async for numbers in turns.steps(topic.partitions):
                 asked = [TopicPartition(topic.name, number) for number in numbers]
                 unstable = self._unstable(group_id, asked) if stable else ()
                 fetched += [self._fetch_one(group_id, unstable, each) for each in asked]
-            replies.append(FetchedOffsetTopic(topic.name, fetched))
+            replies.append(m.FetchedOffsetTopic(topic.name, fetched))
         return replies
 
     async def _asked(
-        self, group_id: str, topics: Sequence[OffsetFetchTopic] | None, turns: RequestSlices
-    ) -> Sequence[OffsetFetchTopic]:
+        self, group_id: str, topics: Sequence[m.OffsetFetchTopic] | None, turns: RequestSlices
+    ) -> Sequence[m.OffsetFetchTopic]:
         """Return the requested partitions; for None, all where the group has cursors."""
         if topics is not None:
             return topics
@@ -141,24 +121,24 @@ class KafkaCommits:
         async for _, topic, number in turns.of(self._state.cursors_of(group_id)):
             own.setdefault(topic, []).append(number)
         names = await turns.sort(list(own))
-        return [OffsetFetchTopic(name, sorted(own[name])) async for name in turns.of(names)]
+        return [m.OffsetFetchTopic(name, sorted(own[name])) async for name in turns.of(names)]
 
     def _fetch_one(
         self, group_id: str, unstable: Collection[TopicPartition], partition: TopicPartition
-    ) -> FetchedOffset:
+    ) -> m.FetchedOffset:
         number = partition.partition
         if partition in unstable:
-            return FetchedOffset(number, _NO_OFFSET, error_code=Code.UNSTABLE_OFFSET_COMMIT)
+            return m.FetchedOffset(number, _NO_OFFSET, error_code=Code.UNSTABLE_OFFSET_COMMIT)
         cursor = self._state.cursor(ReaderPartition(group_id, *partition))
         if cursor is None:
-            return FetchedOffset(number, _NO_OFFSET, NO_LEADER_EPOCH, "")
-        return FetchedOffset(number, cursor.offset, cursor.leader_epoch, cursor.metadata)
+            return m.FetchedOffset(number, _NO_OFFSET, NO_LEADER_EPOCH, "")
+        return m.FetchedOffset(number, cursor.offset, cursor.leader_epoch, cursor.metadata)
 
     # --- delete -----------------------------------------------------------------------------
 
     async def offset_delete(
-        self, request: OffsetDeleteRequest, _version: int, _session: Session
-    ) -> OffsetDeleteResponse:
+        self, request: m.OffsetDeleteRequest, _version: int, _session: Session
+    ) -> m.OffsetDeleteResponse:
         """Delete cursors on topics that no member of the group subscribes to."""
         turns = RequestSlices()
         known = [
@@ -173,19 +153,19 @@ class KafkaCommits:
                 request.group_id, partial(_delete, some)
             )
             if answer.code:
-                return OffsetDeleteResponse(error_code=answer.code)
+                return m.OffsetDeleteResponse(error_code=answer.code)
             codes |= answer.codes
 
-        def deleted(topic: str, part: OffsetDeletePartition) -> OffsetDeletedPartition:
+        def deleted(topic: str, part: m.OffsetDeletePartition) -> m.OffsetDeletedPartition:
             tp = TopicPartition(topic, part.partition)
-            return OffsetDeletedPartition(part.partition, codes.get(tp, _UNKNOWN))
+            return m.OffsetDeletedPartition(part.partition, codes.get(tp, _UNKNOWN))
 
-        topics = await turns.map_topics(request.topics, OffsetDeletedTopic, deleted)
-        return OffsetDeleteResponse(topics=topics)
+        topics = await turns.map_topics(request.topics, m.OffsetDeletedTopic, deleted)
+        return m.OffsetDeleteResponse(topics=topics)
 
 
 def _commit(
-    request: OffsetCommitRequest, version: int, offsets: Sequence[PartitionOffset], token: Token
+    request: m.OffsetCommitRequest, version: int, offsets: Sequence[PartitionOffset], token: Token
 ) -> CommitOffsets:
     return CommitOffsets(
         token=token,
@@ -214,7 +194,7 @@ def has_partition(topics: TopicService, partition: TopicPartition) -> bool:
 
 
 async def offsets_of(
-    topics: Sequence[OffsetCommitTopic | TxnOffsetTopic], turns: RequestSlices
+    topics: Sequence[m.OffsetCommitTopic | m.TxnOffsetTopic], turns: RequestSlices
 ) -> list[PartitionOffset]:
     """Return the offsets that a commit names, transactional or not."""
     return [
@@ -230,20 +210,22 @@ async def offsets_of(
 
 
 async def committed(
-    topics: Sequence[OffsetCommitTopic | TxnOffsetTopic],
+    topics: Sequence[m.OffsetCommitTopic | m.TxnOffsetTopic],
     codes: Mapping[TopicPartition, Code],
     turns: RequestSlices,
-) -> list[CommittedTopic]:
+) -> list[m.CommittedTopic]:
     """Return the reply to a commit; a partition without a code does not exist."""
 
-    def result(topic: str, part: OffsetCommitPartition | TxnOffsetPartition) -> CommittedPartition:
+    def result(
+        topic: str, part: m.OffsetCommitPartition | m.TxnOffsetPartition
+    ) -> m.CommittedPartition:
         tp = TopicPartition(topic, part.partition)
-        return CommittedPartition(part.partition, codes.get(tp, _UNKNOWN))
+        return m.CommittedPartition(part.partition, codes.get(tp, _UNKNOWN))
 
-    return await turns.map_topics(topics, CommittedTopic, result)
+    return await turns.map_topics(topics, m.CommittedTopic, result)
 
 
 def _partitions(
-    topic: OffsetCommitTopic | TxnOffsetTopic,
-) -> Sequence[OffsetCommitPartition | TxnOffsetPartition]:
+    topic: m.OffsetCommitTopic | m.TxnOffsetTopic,
+) -> Sequence[m.OffsetCommitPartition | m.TxnOffsetPartition]:
     return topic.partitions

@@ -21,24 +21,7 @@ from cordwood.codes import Code
 from cordwood.errors import CordwoodError, UnknownTopic, UnknownTopicId
 from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.model import is_topic_name
-from cordwood.protocol.kafka.messages.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    ClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribedPartition,
-    DescribedTopic,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    MetadataBroker,
-    MetadataPartition,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataTopic,
-    PartitionCursor,
-)
+from cordwood.protocol.kafka.messages import metadata as m
 from cordwood.protocol.kafka.primitives import NO_ID
 from cordwood.protocol.kafka.schema import api_versions
 
@@ -57,8 +40,8 @@ class KafkaMetadata:
         self._cluster = cluster
 
     async def api_versions(
-        self, request: ApiVersionsRequest, _version: int, _session: Session
-    ) -> ApiVersionsResponse:
+        self, request: m.ApiVersionsRequest, _version: int, _session: Session
+    ) -> m.ApiVersionsResponse:
         """Return the APIs and versions served; a client that wants another node is sent away."""
         wants_cluster = request.cluster_id in (None, self._cluster.cluster_id)
         wants_node = request.node_id in (_ANY_NODE, self._cluster.node_id)
@@ -67,8 +50,8 @@ class KafkaMetadata:
         )
 
     async def metadata(
-        self, request: MetadataRequest, version: int, session: Session
-    ) -> MetadataResponse:
+        self, request: m.MetadataRequest, version: int, session: Session
+    ) -> m.MetadataResponse:
         """Describe the broker and the topics; creates missing ones if auto-creation is on."""
         turns = RequestSlices()
         operations = authorized(ON_TOPIC, is_asked=request.include_topic_authorized_operations)
@@ -80,7 +63,7 @@ class KafkaMetadata:
                 await self._describe(topic, operations, turns) async for topic in turns.of(present)
             ]
         else:
-            wanted: dict[str | UUID, MetadataRequestTopic] = {}
+            wanted: dict[str | UUID, m.MetadataRequestTopic] = {}
             async for each in turns.of(request.topics):  # once each, as Kafka does
                 asked = each
                 if version >= BY_ID_VERSION and each.topic_id != NO_ID:
@@ -92,8 +75,8 @@ class KafkaMetadata:
                 turns,
                 may_create=request.allow_auto_topic_creation,
             )
-        return MetadataResponse(
-            brokers=[MetadataBroker(*node) for node in self._cluster.endpoints(session)],
+        return m.MetadataResponse(
+            brokers=[m.MetadataBroker(*node) for node in self._cluster.endpoints(session)],
             cluster_id=self._cluster.cluster_id,
             controller_id=self._cluster.controller_id,
             topics=topics,
@@ -104,12 +87,12 @@ class KafkaMetadata:
 
     async def _find_all(
         self,
-        wanted: Sequence[MetadataRequestTopic],
+        wanted: Sequence[m.MetadataRequestTopic],
         operations: int,
         turns: RequestSlices,
         *,
         may_create: bool,
-    ) -> list[MetadataTopic]:
+    ) -> list[m.MetadataTopic]:
         """Describe each topic; creates up to ``CREATED_MAX`` missing ones per request.
 
         For the rest the client gets a retriable error, as Kafka gives the first request for a
@@ -127,14 +110,14 @@ class KafkaMetadata:
             made = await asyncio.gather(*map(self._ensure, names))
             created = dict(zip(names, made, strict=True))
         is_short = may_create and len(missing) > CREATED_MAX
-        described: list[MetadataTopic] = []
+        described: list[m.MetadataTopic] = []
         async for each in turns.of(wanted):
             if each.name is None:
                 topic, code = self._look_up_id(each.topic_id)
             else:
                 topic, code = self._look_up(each.name, created, is_short=is_short)
             described.append(
-                MetadataTopic(code, each.name, each.topic_id)
+                m.MetadataTopic(code, each.name, each.topic_id)
                 if topic is None
                 else await self._describe(topic, operations, turns)
             )
@@ -169,44 +152,44 @@ class KafkaMetadata:
 
     async def _describe(
         self, topic: LiveTopic, operations: int, turns: RequestSlices
-    ) -> MetadataTopic:
+    ) -> m.MetadataTopic:
         numbers = range(topic.partition_count)
         partitions = await turns.map(partial(self._partition, topic), numbers)
-        return MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions, operations)
+        return m.MetadataTopic(Code.NONE, topic.name, UUID(topic.id), False, partitions, operations)
 
     async def describe_cluster(
-        self, request: DescribeClusterRequest, _version: int, session: Session
-    ) -> DescribeClusterResponse:
+        self, request: m.DescribeClusterRequest, _version: int, session: Session
+    ) -> m.DescribeClusterResponse:
         """Describe the brokers and name the controller; clients cannot reach a controller."""
         if request.endpoint_type != BROKERS:
             is_known = request.endpoint_type == CONTROLLERS
-            return DescribeClusterResponse(
+            return m.DescribeClusterResponse(
                 error_code=Code.MISMATCHED_ENDPOINT_TYPE
                 if is_known
                 else Code.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message="this listener describes brokers only (endpoint type 1)",
             )
-        return DescribeClusterResponse(
+        return m.DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._cluster.cluster_id,
             controller_id=self._cluster.controller_id,
-            brokers=[ClusterBroker(*node) for node in self._cluster.endpoints(session)],
+            brokers=[m.ClusterBroker(*node) for node in self._cluster.endpoints(session)],
             cluster_authorized_operations=authorized(
                 ON_CLUSTER, is_asked=request.include_cluster_authorized_operations
             ),
         )
 
     async def describe_topic_partitions(
-        self, request: DescribeTopicPartitionsRequest, _version: int, _session: Session
-    ) -> DescribeTopicPartitionsResponse:
+        self, request: m.DescribeTopicPartitionsRequest, _version: int, _session: Session
+    ) -> m.DescribeTopicPartitionsResponse:
         """Return one page of partitions, ordered by topic name and partition number."""
         known = self._topics.all()
         turns = RequestSlices()
         asked = {topic.name async for topic in turns.of(request.topics)}
         names = await turns.sort(list(asked or known))
-        start = request.cursor or PartitionCursor("", 0)
+        start = request.cursor or m.PartitionCursor("", 0)
         left = min(max(1, request.response_partition_limit), PAGE_PARTITIONS_MAX)
-        topics: list[DescribedTopic] = []
+        topics: list[m.DescribedTopic] = []
         async for name in turns.of(names):
             if name < start.topic_name:
                 continue
@@ -215,31 +198,31 @@ class KafkaMetadata:
                 topics.append(_missing(name))
                 continue
             if left == 0:
-                return DescribeTopicPartitionsResponse(
-                    topics=topics, next_cursor=PartitionCursor(name, first)
+                return m.DescribeTopicPartitionsResponse(
+                    topics=topics, next_cursor=m.PartitionCursor(name, first)
                 )
             topic = known[name]
             end = min(first + left, topic.partition_count)
             numbers = range(first, end)
             partitions = await turns.map(partial(self._described_partition, topic), numbers)
             topics.append(
-                DescribedTopic(Code.NONE, name, UUID(topic.id), False, partitions, ON_TOPIC)
+                m.DescribedTopic(Code.NONE, name, UUID(topic.id), False, partitions, ON_TOPIC)
             )
             left -= len(partitions)
             if end < topic.partition_count:
-                return DescribeTopicPartitionsResponse(
-                    topics=topics, next_cursor=PartitionCursor(name, end)
+                return m.DescribeTopicPartitionsResponse(
+                    topics=topics, next_cursor=m.PartitionCursor(name, end)
                 )
-        return DescribeTopicPartitionsResponse(topics=topics)
+        return m.DescribeTopicPartitionsResponse(topics=topics)
 
-    def _partition(self, topic: LiveTopic, number: int) -> MetadataPartition:
+    def _partition(self, topic: LiveTopic, number: int) -> m.MetadataPartition:
         placement = self._cluster.placement(topic, number)
         code = Code.LEADER_NOT_AVAILABLE if placement.is_offline else Code.NONE
-        return MetadataPartition(code, number, *placement)
+        return m.MetadataPartition(code, number, *placement)
 
-    def _described_partition(self, topic: LiveTopic, number: int) -> DescribedPartition:
+    def _described_partition(self, topic: LiveTopic, number: int) -> m.DescribedPartition:
         partition = self._partition(topic, number)
-        return DescribedPartition(
+        return m.DescribedPartition(
             *partition[:-1],
             # The schema allows null here, but Kafka's own tools fail on it.
             eligible_leader_replicas=(),
@@ -248,6 +231,6 @@ class KafkaMetadata:
         )
 
 
-def _missing(name: str) -> DescribedTopic:
+def _missing(name: str) -> m.DescribedTopic:
     code = UnknownTopic.code if is_topic_name(name) else Code.INVALID_TOPIC_EXCEPTION
-    return DescribedTopic(code, name, NO_ID)
+    return m.DescribedTopic(code, name, NO_ID)

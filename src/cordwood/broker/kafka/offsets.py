@@ -14,18 +14,7 @@ from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
 from cordwood.errors import CordwoodError
 from cordwood.log.write.partition import Partition
-from cordwood.protocol.kafka.messages.offsets import (
-    EpochPartition,
-    EpochPartitionEnd,
-    EpochTopicEnd,
-    ListedPartitionOffset,
-    ListedTopicOffsets,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
+from cordwood.protocol.kafka.messages import offsets as m
 from cordwood.protocol.kafka.schema import NEVER
 
 LATEST: Final = -1
@@ -51,42 +40,44 @@ class KafkaOffsets:
         self._topics = topics
 
     async def list_offsets(
-        self, request: ListOffsetsRequest, version: int, _session: Session
-    ) -> ListOffsetsResponse:
+        self, request: m.ListOffsetsRequest, version: int, _session: Session
+    ) -> m.ListOffsetsResponse:
         """Return the first offset at or after a time, per partition."""
         list_one = partial(self._list, version, request.isolation_level)
-        topics = await RequestSlices().await_topics(request.topics, ListedTopicOffsets, list_one)
-        return ListOffsetsResponse(topics=topics)
+        topics = await RequestSlices().await_topics(request.topics, m.ListedTopicOffsets, list_one)
+        return m.ListOffsetsResponse(topics=topics)
 
     async def _list(
-        self, version: int, isolation_level: int, topic: str, part: ListOffsetsPartition
-    ) -> ListedPartitionOffset:
+        self, version: int, isolation_level: int, topic: str, part: m.ListOffsetsPartition
+    ) -> m.ListedPartitionOffset:
         if part.timestamp_ms < 0 and version < _FIRST_VERSION.get(part.timestamp_ms, NEVER):
-            return ListedPartitionOffset(part.partition, Code.UNSUPPORTED_VERSION)
+            return m.ListedPartitionOffset(part.partition, Code.UNSUPPORTED_VERSION)
         try:
             partition = await self._topics.open_partition(topic, part.partition)
             timestamp_ms, offset = await _find(partition, part.timestamp_ms, isolation_level)
         except CordwoodError as error:
-            return ListedPartitionOffset(part.partition, error.code)
+            return m.ListedPartitionOffset(part.partition, error.code)
         epoch = partition.leader_epoch if offset >= 0 else NO_EPOCH
-        return ListedPartitionOffset(part.partition, Code.NONE, timestamp_ms, offset, epoch)
+        return m.ListedPartitionOffset(part.partition, Code.NONE, timestamp_ms, offset, epoch)
 
     async def offset_for_leader_epoch(
-        self, request: OffsetForLeaderEpochRequest, _version: int, _session: Session
-    ) -> OffsetForLeaderEpochResponse:
+        self, request: m.OffsetForLeaderEpochRequest, _version: int, _session: Session
+    ) -> m.OffsetForLeaderEpochResponse:
         """Return where a leader epoch ended; a consumer checks its position with it."""
-        topics = await RequestSlices().await_topics(request.topics, EpochTopicEnd, self._epoch_end)
-        return OffsetForLeaderEpochResponse(topics=topics)
+        topics = await RequestSlices().await_topics(
+            request.topics, m.EpochTopicEnd, self._epoch_end
+        )
+        return m.OffsetForLeaderEpochResponse(topics=topics)
 
-    async def _epoch_end(self, topic: str, part: EpochPartition) -> EpochPartitionEnd:
+    async def _epoch_end(self, topic: str, part: m.EpochPartition) -> m.EpochPartitionEnd:
         try:
             partition = await self._topics.open_partition(topic, part.partition)
         except CordwoodError as error:
-            return EpochPartitionEnd(error_code=error.code, partition=part.partition)
+            return m.EpochPartitionEnd(error_code=error.code, partition=part.partition)
         end = partition.epoch_end(part.leader_epoch)
         if end is None:  # an unknown epoch: undefined, not an error
-            return EpochPartitionEnd(Code.NONE, part.partition)
-        return EpochPartitionEnd(Code.NONE, part.partition, end.epoch, end.end_offset)
+            return m.EpochPartitionEnd(Code.NONE, part.partition)
+        return m.EpochPartitionEnd(Code.NONE, part.partition, end.epoch, end.end_offset)
 
 
 async def _find(partition: Partition, timestamp_ms: int, isolation_level: int) -> tuple[int, int]:

@@ -26,16 +26,7 @@ from cordwood.errors import (
 )
 from cordwood.log.write.partition import Outcome, Partition
 from cordwood.model import Codec
-from cordwood.protocol.kafka.messages.produce import (
-    TOPIC_ID_VERSION,
-    ProducedPartition,
-    ProducedTopic,
-    ProducePartition,
-    ProduceRecordError,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-)
+from cordwood.protocol.kafka.messages import produce as m
 
 _NO_OFFSET: Final = -1
 _ZSTD_VERSION: Final = 7
@@ -61,8 +52,8 @@ class KafkaProduce:
         self._transactions = transactions
 
     def produce(
-        self, request: ProduceRequest, version: int, _session: Session
-    ) -> Awaitable[ProduceResponse | None]:
+        self, request: m.ProduceRequest, version: int, _session: Session
+    ) -> Awaitable[m.ProduceResponse | None]:
         """Append the batches of a request.
 
         If this returns a future, every batch is already with the writer or queued in order. A task
@@ -81,8 +72,8 @@ class KafkaProduce:
         return answers.future
 
     async def _produce_in_turns(
-        self, request: ProduceRequest, version: int, answers: _Answers
-    ) -> ProduceResponse | None:
+        self, request: m.ProduceRequest, version: int, answers: _Answers
+    ) -> m.ProduceResponse | None:
         left_bytes = LOOP_BYTES
         turns = RequestSlices()
         async for at_topic, topic in turns.of(enumerate(request.topics)):
@@ -95,9 +86,9 @@ class KafkaProduce:
 
     def _begin(
         self,
-        request: ProduceRequest,
-        topic: ProduceTopic,
-        part: ProducePartition,
+        request: m.ProduceRequest,
+        topic: m.ProduceTopic,
+        part: m.ProducePartition,
         answers: _Answers,
         place: _Place,
     ) -> int:
@@ -106,7 +97,7 @@ class KafkaProduce:
         try:
             if request.acks not in _ACKS:
                 raise InvalidAcks(f"acks is {request.acks}; use 0, 1 or -1 (all)")
-            if place.version >= TOPIC_ID_VERSION:
+            if place.version >= m.TOPIC_ID_VERSION:
                 partition = self._topics.get_by_id(topic.topic_id).partition(number)
             else:
                 partition = self._topics.get(topic.name).partition(number)
@@ -162,18 +153,18 @@ class _Answers:
     For a large request the future only signals completion; ``response`` builds the reply in slices.
     """
 
-    def __init__(self, request: ProduceRequest) -> None:
-        self.future: asyncio.Future[ProduceResponse | None]
+    def __init__(self, request: m.ProduceRequest) -> None:
+        self.future: asyncio.Future[m.ProduceResponse | None]
         self.future = asyncio.get_running_loop().create_future()
         self._request = request
-        self._found: dict[tuple[int, int], ProducedPartition] = {}  # by position
+        self._found: dict[tuple[int, int], m.ProducedPartition] = {}  # by position
         count = 0
         for topic in request.topics:  # faster than a generator for the usual single topic
             count += len(topic.partitions)
         self.is_large = len(request.topics) + count > TURN_ITEMS
         self._missing = 1 + count
 
-    def put(self, place: _Place, answer: ProducedPartition) -> None:
+    def put(self, place: _Place, answer: m.ProducedPartition) -> None:
         """Store the answer for the partition at this position of the request."""
         self._found[place.topic, place.partition] = answer
         self.settle()
@@ -186,22 +177,22 @@ class _Answers:
         is_answered = self._request.acks and not self.is_large
         self.future.set_result(self._response() if is_answered else None)
 
-    def _response(self) -> ProduceResponse:
+    def _response(self) -> m.ProduceResponse:
         topics = [
-            ProducedTopic(
+            m.ProducedTopic(
                 topic.name,
                 topic.topic_id,
                 [self._found[at_topic, at] for at in range(len(topic.partitions))],
             )
             for at_topic, topic in enumerate(self._request.topics)
         ]
-        return ProduceResponse(topics)
+        return m.ProduceResponse(topics)
 
-    async def response(self, turns: RequestSlices) -> ProduceResponse:
+    async def response(self, turns: RequestSlices) -> m.ProduceResponse:
         """Return the reply to a large request, once the future is done."""
-        return ProduceResponse(
+        return m.ProduceResponse(
             [
-                ProducedTopic(
+                m.ProducedTopic(
                     topic.name,
                     topic.topic_id,
                     [self._found[at, n] async for n in turns.of(range(len(topic.partitions)))],
@@ -211,11 +202,11 @@ class _Answers:
         )
 
 
-def _produced(partition: Partition, number: int, outcome: Outcome) -> ProducedPartition:
+def _produced(partition: Partition, number: int, outcome: Outcome) -> m.ProducedPartition:
     if isinstance(outcome, CordwoodError):
         return _refused(number, outcome)
     by_broker = partition.config.message_timestamp_type == "LogAppendTime"
-    return ProducedPartition(
+    return m.ProducedPartition(
         partition=number,
         error_code=Code.NONE,
         base_offset=outcome.base_offset,
@@ -224,15 +215,15 @@ def _produced(partition: Partition, number: int, outcome: Outcome) -> ProducedPa
     )
 
 
-def _refused(number: int, error: CordwoodError) -> ProducedPartition:
+def _refused(number: int, error: CordwoodError) -> m.ProducedPartition:
     """Return the refusal of a batch; it names the records at fault, so the rest can be resent."""
     record_errors: Sequence[RecordError] = ()
     if isinstance(error, InvalidRecord | InvalidTimestamp):
         record_errors = error.record_errors
-    return ProducedPartition(
+    return m.ProducedPartition(
         partition=number,
         error_code=error.code,
         base_offset=_NO_OFFSET,
-        record_errors=[ProduceRecordError(*each) for each in record_errors],
+        record_errors=[m.ProduceRecordError(*each) for each in record_errors],
         error_message=str(error),
     )

@@ -25,19 +25,8 @@ from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
 from cordwood.decide.instructions import CodeReply, Forget, Reply, SetTimer
+from cordwood.decide.transactions import messages as m
 from cordwood.decide.transactions.directory import TransactionDirectory
-from cordwood.decide.transactions.messages import (
-    Erase,
-    Event,
-    InitProducer,
-    InitReply,
-    Instruction,
-    MarkersFailed,
-    MarkersWritten,
-    Persist,
-    TransactionSettings,
-    WriteMarkers,
-)
 from cordwood.errors import CordwoodError, UnknownTopic
 from cordwood.log.write.partition import Appended, Partition
 from cordwood.metadata.front import AsyncMetadata
@@ -51,7 +40,7 @@ MARKED_AT_ONCE: Final = 1_000  # partitions marked concurrently; the next follow
 TURN_MARKERS: Final = 50
 
 
-class TransactionCoordinator(Coordinator[Event, Instruction]):
+class TransactionCoordinator(Coordinator[m.Event, m.Instruction]):
     """Every transactional id of this broker. Used only on the event loop."""
 
     def __init__(
@@ -65,7 +54,7 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
         groups: GroupCoordinator,
     ) -> None:
         super().__init__(clock.now_ms)
-        self.transactions = TransactionDirectory(TransactionSettings.from_config(config))
+        self.transactions = TransactionDirectory(m.TransactionSettings.from_config(config))
         self._clock = clock
         self._metadata = metadata
         self._state = metadata.readers
@@ -101,15 +90,17 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
         """Return an unused producer id; it is durable before it is returned."""
         return await self._metadata.run(self._state.new_producer_id)
 
-    def _decide(self, transactional_id: str, event: Event) -> list[Instruction]:
+    def _decide(self, transactional_id: str, event: m.Event) -> list[m.Instruction]:
         return self.transactions.handle(transactional_id, event, self._now_ms())
 
-    def _refusal(self, event: Event) -> InitReply | CodeReply:
-        return InitReply(AWAY) if isinstance(event, InitProducer) else CodeReply(AWAY)
+    def _refusal(self, event: m.Event) -> m.InitReply | CodeReply:
+        return m.InitReply(AWAY) if isinstance(event, m.InitProducer) else CodeReply(AWAY)
 
     # --- instructions -----------------------------------------------------------------------
 
-    async def _carry_out(self, transactional_id: str, instructions: Sequence[Instruction]) -> None:
+    async def _carry_out(
+        self, transactional_id: str, instructions: Sequence[m.Instruction]
+    ) -> None:
         for instruction in instructions:
             try:
                 await self._do(transactional_id, instruction)
@@ -118,23 +109,23 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
                 self._fall_back(transactional_id)
                 return
 
-    async def _do(self, transactional_id: str, instruction: Instruction) -> None:
+    async def _do(self, transactional_id: str, instruction: m.Instruction) -> None:
         match instruction:
             case Reply() | SetTimer() | Forget():
                 self._apply(transactional_id, instruction)
-            case Persist():
+            case m.Persist():
                 await self._persist(transactional_id, instruction)
-            case WriteMarkers():
+            case m.WriteMarkers():
                 self._begin(self._mark(transactional_id, instruction))
-            case Erase():
+            case m.Erase():
                 await self._metadata.run(self._state.delete_transaction, transactional_id)
 
-    async def _persist(self, transactional_id: str, persist: Persist) -> None:
+    async def _persist(self, transactional_id: str, persist: m.Persist) -> None:
         for group_id, offsets in persist.cursors:
             await self._groups.register(group_id, offsets)
         await self._metadata.run(self._put, transactional_id, persist)
 
-    def _put(self, transactional_id: str, persist: Persist) -> None:
+    def _put(self, transactional_id: str, persist: m.Persist) -> None:
         """Store the record; runs off the event loop, as a large one takes long to encode."""
         cursors: dict[ReaderPartition, Cursor] = {}
         for group_id, offsets in persist.cursors:
@@ -151,8 +142,8 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
             self.transactions.drop(transactional_id)
         else:
             instructions = self.transactions.restore(transactional_id, txn_record)
-            if any(isinstance(each, WriteMarkers) for each in instructions):
-                self._handle(transactional_id, MarkersFailed())  # later: the disk has just failed
+            if any(isinstance(each, m.WriteMarkers) for each in instructions):
+                self._handle(transactional_id, m.MarkersFailed())  # later: the disk has just failed
             else:
                 self._keyed_queue.put(transactional_id, instructions)
 
@@ -164,7 +155,7 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
         self._marking.add(task)
         task.add_done_callback(self._marking.discard)
 
-    async def _mark(self, transactional_id: str, wanted: WriteMarkers) -> None:
+    async def _mark(self, transactional_id: str, wanted: m.WriteMarkers) -> None:
         marker = encode_marker(
             wanted.commit,
             producer_id=wanted.producer_id,
@@ -176,7 +167,7 @@ class TransactionCoordinator(Coordinator[Event, Instruction]):
         for start in range(0, len(wanted.partitions), MARKED_AT_ONCE):
             some = wanted.partitions[start : start + MARKED_AT_ONCE]
             written &= await self._append_all(some, marker)
-        self._handle(transactional_id, MarkersWritten() if written else MarkersFailed())
+        self._handle(transactional_id, m.MarkersWritten() if written else m.MarkersFailed())
 
     async def _append_all(self, partitions: Sequence[TopicPartition], marker: bytes) -> bool:
         """Return whether the marker is durable in all of these partitions."""

@@ -34,31 +34,8 @@ from cordwood.decide.transactions.record import TransactionRecord, TransactionSt
 from cordwood.errors import CordwoodError
 from cordwood.log.write.partition import Partition
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
+from cordwood.protocol.kafka.messages import transactions as m
 from cordwood.protocol.kafka.messages.commits import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from cordwood.protocol.kafka.messages.transactions import (
-    ActiveProducer,
-    AddedPartition,
-    AddedTopic,
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribedTransaction,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListedTransaction,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    ProducersPartition,
-    ProducersTopic,
-    TxnTopic,
-)
 
 _NO_OFFSET = -1
 
@@ -82,15 +59,15 @@ class KafkaTransactions:
         self._groups = groups
 
     async def init_producer_id(
-        self, request: InitProducerIdRequest, version: int, _session: Session
-    ) -> InitProducerIdResponse:
+        self, request: m.InitProducerIdRequest, version: int, _session: Session
+    ) -> m.InitProducerIdResponse:
         """Return a producer id; for a transactional id, its own producer id in a new epoch."""
         try:
             fresh_id = await self._coordinator.new_producer_id()
         except CordwoodError:
-            return InitProducerIdResponse(error_code=Code.COORDINATOR_NOT_AVAILABLE)
+            return m.InitProducerIdResponse(error_code=Code.COORDINATOR_NOT_AVAILABLE)
         if request.transactional_id is None:
-            return InitProducerIdResponse(producer_id=fresh_id)
+            return m.InitProducerIdResponse(producer_id=fresh_id)
         answer: InitReply = await self._coordinator.ask(
             request.transactional_id,
             lambda token: InitProducer(
@@ -102,7 +79,7 @@ class KafkaTransactions:
                 producer_epoch=request.producer_epoch,
             ),
         )
-        return InitProducerIdResponse(
+        return m.InitProducerIdResponse(
             error_code=answer.code,
             producer_id=answer.producer_id,
             producer_epoch=answer.producer_epoch,
@@ -111,8 +88,8 @@ class KafkaTransactions:
     # --- contents of a transaction ----------------------------------------------------------
 
     async def add_partitions_to_txn(
-        self, request: AddPartitionsToTxnRequest, version: int, _session: Session
-    ) -> AddPartitionsToTxnResponse:
+        self, request: m.AddPartitionsToTxnRequest, version: int, _session: Session
+    ) -> m.AddPartitionsToTxnResponse:
         """Add partitions to the transaction, all or none."""
         turns = RequestSlices()
         asked = [
@@ -125,19 +102,19 @@ class KafkaTransactions:
         if not unknown:
             code = await self._ask(request, version, AddPartitions, partitions=frozenset(asked))
 
-        def added(topic: str, number: int) -> AddedPartition:
+        def added(topic: str, number: int) -> m.AddedPartition:
             is_unknown = TopicPartition(topic, number) in unknown
-            return AddedPartition(number, Code.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else code)
+            return m.AddedPartition(number, Code.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else code)
 
-        topics = await turns.map_topics(request.topics, AddedTopic, added)
-        return AddPartitionsToTxnResponse(topics=topics)
+        topics = await turns.map_topics(request.topics, m.AddedTopic, added)
+        return m.AddPartitionsToTxnResponse(topics=topics)
 
     async def _ask(
         self,
-        request: AddPartitionsToTxnRequest
-        | AddOffsetsToTxnRequest
+        request: m.AddPartitionsToTxnRequest
+        | m.AddOffsetsToTxnRequest
         | TxnOffsetCommitRequest
-        | EndTxnRequest,
+        | m.EndTxnRequest,
         version: int,
         event: Callable[..., Event],
         **fields: Any,
@@ -156,11 +133,11 @@ class KafkaTransactions:
         return answer.code
 
     async def add_offsets_to_txn(
-        self, request: AddOffsetsToTxnRequest, version: int, _session: Session
-    ) -> AddOffsetsToTxnResponse:
+        self, request: m.AddOffsetsToTxnRequest, version: int, _session: Session
+    ) -> m.AddOffsetsToTxnResponse:
         """Add the offsets of a group to the transaction."""
         code = await self._ask(request, version, AddOffsets, group_id=request.group_id)
-        return AddOffsetsToTxnResponse(error_code=code)
+        return m.AddOffsetsToTxnResponse(error_code=code)
 
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, version: int, _session: Session
@@ -197,39 +174,39 @@ class KafkaTransactions:
         return await self._ask(request, version, StageOffsets, **fields)
 
     async def end_txn(
-        self, request: EndTxnRequest, version: int, _session: Session
-    ) -> EndTxnResponse:
+        self, request: m.EndTxnRequest, version: int, _session: Session
+    ) -> m.EndTxnResponse:
         """Commit or abort; answered when readers see the outcome."""
         code = await self._ask(request, version, EndTransaction, commit=request.committed)
-        return EndTxnResponse(error_code=code)
+        return m.EndTxnResponse(error_code=code)
 
     # --- administration ---------------------------------------------------------------------
 
     async def describe_producers(
-        self, request: DescribeProducersRequest, _version: int, _session: Session
-    ) -> DescribeProducersResponse:
+        self, request: m.DescribeProducersRequest, _version: int, _session: Session
+    ) -> m.DescribeProducersResponse:
         """Describe the producer state of partitions."""
         turns = RequestSlices()
         topics = [
             topic._replace(partitions=once_each(topic.partitions))
             async for topic in turns.of(request.topics)
         ]
-        described = await turns.await_topics(topics, ProducersTopic, self._producers)
-        return DescribeProducersResponse(topics=described)
+        described = await turns.await_topics(topics, m.ProducersTopic, self._producers)
+        return m.DescribeProducersResponse(topics=described)
 
-    async def _producers(self, topic: str, number: int) -> ProducersPartition:
+    async def _producers(self, topic: str, number: int) -> m.ProducersPartition:
         try:
             partition = await self._topics.open_partition(topic, number)
             active = await self._topics.on_writer(lambda: _active_producers(partition))
         except CordwoodError as error:
-            return ProducersPartition(number, error.code, str(error))
-        return ProducersPartition(number, Code.NONE, None, active)
+            return m.ProducersPartition(number, error.code, str(error))
+        return m.ProducersPartition(number, Code.NONE, None, active)
 
     async def describe_transactions(
-        self, request: DescribeTransactionsRequest, _version: int, _session: Session
-    ) -> DescribeTransactionsResponse:
+        self, request: m.DescribeTransactionsRequest, _version: int, _session: Session
+    ) -> m.DescribeTransactionsResponse:
         """Describe the state of transactional ids."""
-        return DescribeTransactionsResponse(
+        return m.DescribeTransactionsResponse(
             transactions=[
                 _described(each, self._coordinator.transactions.describe(each))
                 async for each in RequestSlices().of(once_each(request.transactional_ids))
@@ -237,8 +214,8 @@ class KafkaTransactions:
         )
 
     async def list_transactions(
-        self, request: ListTransactionsRequest, _version: int, _session: Session
-    ) -> ListTransactionsResponse:
+        self, request: m.ListTransactionsRequest, _version: int, _session: Session
+    ) -> m.ListTransactionsResponse:
         """List the transactional ids that match the filters; durations match only running ones."""
         known = {state.value for state in TransactionState}
         unknown = [name for name in request.state_filters if name not in known]
@@ -247,17 +224,17 @@ class KafkaTransactions:
         )
         now_ms = self._clock.now_ms()
         listed = [
-            ListedTransaction(name, txn_record.producer_id, txn_record.state.value)
+            m.ListedTransaction(name, txn_record.producer_id, txn_record.state.value)
             for name, txn_record in matches
             if _has_run_for(txn_record, request.duration_filter_ms, now_ms)
         ]
-        return ListTransactionsResponse(unknown_state_filters=unknown, transactions=listed)
+        return m.ListTransactionsResponse(unknown_state_filters=unknown, transactions=listed)
 
 
-def _active_producers(partition: Partition) -> list[ActiveProducer]:
+def _active_producers(partition: Partition) -> list[m.ActiveProducer]:
     """Read the producer state; runs on the writer thread, which owns it."""
     return [
-        ActiveProducer(
+        m.ActiveProducer(
             producer_id=producer_id,
             producer_epoch=producer.epoch,
             last_sequence=producer.last_sequence(),
@@ -275,10 +252,12 @@ def _has_run_for(txn_record: TransactionRecord, duration_ms: int, now_ms: int) -
     return txn_record.started_ms != NO_TIMESTAMP and now_ms - txn_record.started_ms > duration_ms
 
 
-def _described(transactional_id: str, txn_record: TransactionRecord | None) -> DescribedTransaction:
+def _described(
+    transactional_id: str, txn_record: TransactionRecord | None
+) -> m.DescribedTransaction:
     if txn_record is None or txn_record.producer_id == NO_PRODUCER:
-        return DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
-    return DescribedTransaction(
+        return m.DescribedTransaction(Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
+    return m.DescribedTransaction(
         Code.NONE,
         transactional_id,
         txn_record.state.value,
@@ -290,8 +269,8 @@ def _described(transactional_id: str, txn_record: TransactionRecord | None) -> D
     )
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> Sequence[TxnTopic]:
+def _by_topic(partitions: Iterable[TopicPartition]) -> Sequence[m.TxnTopic]:
     return [
-        TxnTopic(name, [tp.partition for tp in group])
+        m.TxnTopic(name, [tp.partition for tp in group])
         for name, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
     ]

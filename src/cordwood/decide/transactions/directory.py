@@ -10,15 +10,7 @@ from typing import Any
 
 from cordwood.codes import Code
 from cordwood.decide.instructions import CodeReply, Forget, Reply, Tick
-from cordwood.decide.transactions.messages import (
-    Event,
-    InitProducer,
-    InitReply,
-    Instruction,
-    MarkersFailed,
-    MarkersWritten,
-    TransactionSettings,
-)
+from cordwood.decide.transactions import messages as m
 from cordwood.decide.transactions.record import TransactionRecord, TransactionState
 from cordwood.decide.transactions.transaction import Transaction
 from cordwood.model import TopicPartition
@@ -27,12 +19,12 @@ from cordwood.model import TopicPartition
 class TransactionDirectory:
     """The state machines by transactional id; ``handle`` looks up the id first."""
 
-    def __init__(self, settings: TransactionSettings | None = None) -> None:
+    def __init__(self, settings: m.TransactionSettings | None = None) -> None:
         """Start without ids; call ``restore`` for each record stored before a restart."""
-        self._settings = settings or TransactionSettings()
+        self._settings = settings or m.TransactionSettings()
         self._transactions: dict[str, Transaction] = {}
 
-    def restore(self, transactional_id: str, txn_record: dict[str, Any]) -> list[Instruction]:
+    def restore(self, transactional_id: str, txn_record: dict[str, Any]) -> list[m.Instruction]:
         """Restore an id from its last ``Persist``; replaces a state machine that is ahead of it."""
         transaction, instructions = Transaction.restore(self._settings, txn_record)
         self._transactions[transactional_id] = transaction
@@ -42,12 +34,12 @@ class TransactionDirectory:
         """Forget an id whose very first ``Persist`` failed: there is nothing to restore it from."""
         self._transactions.pop(transactional_id, None)
 
-    def handle(self, transactional_id: str, event: Event, now_ms: int) -> list[Instruction]:
+    def handle(self, transactional_id: str, event: m.Event, now_ms: int) -> list[m.Instruction]:
         """Process one event for one id; execute the returned instructions in order."""
         transaction = self._transactions.get(transactional_id)
-        if transaction is None and isinstance(event, InitProducer):
+        if transaction is None and isinstance(event, m.InitProducer):
             if not transactional_id:
-                return [Reply(event.token, InitReply(Code.INVALID_REQUEST))]
+                return [Reply(event.token, m.InitReply(Code.INVALID_REQUEST))]
             transaction = Transaction(self._settings)
         if transaction is None:
             return _answer_for_absent(transactional_id, event)
@@ -109,9 +101,9 @@ class TransactionDirectory:
         return counts
 
 
-def _answer_for_absent(transactional_id: str, event: Event) -> list[Instruction]:
-    if isinstance(event, Tick | MarkersWritten | MarkersFailed):
+def _answer_for_absent(transactional_id: str, event: m.Event) -> list[m.Instruction]:
+    if isinstance(event, Tick | m.MarkersWritten | m.MarkersFailed):
         return []  # the id was forgotten meanwhile
-    assert not isinstance(event, InitProducer)
+    assert not isinstance(event, m.InitProducer)
     code = Code.INVALID_PRODUCER_ID_MAPPING if transactional_id else Code.INVALID_REQUEST
     return [Reply(event.token, CodeReply(code))]

@@ -16,23 +16,7 @@ from typing import Any
 
 from cordwood.codes import Code
 from cordwood.decide.instructions import CodeReply, Forget, Reply, SetTimer, Tick, Token
-from cordwood.decide.transactions.messages import (
-    AddOffsets,
-    AddPartitions,
-    EndTransaction,
-    Erase,
-    Event,
-    InitProducer,
-    InitReply,
-    Instruction,
-    MarkersFailed,
-    MarkersWritten,
-    Persist,
-    Request,
-    StageOffsets,
-    TransactionSettings,
-    WriteMarkers,
-)
+from cordwood.decide.transactions import messages as m
 from cordwood.decide.transactions.record import (
     PREPARED,
     StagedOffsets,
@@ -42,7 +26,7 @@ from cordwood.decide.transactions.record import (
 )
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
 
-_FENCED_VERSION = {InitProducer: 4, AddPartitions: 2, AddOffsets: 2, EndTransaction: 2}
+_FENCED_VERSION = {m.InitProducer: 4, m.AddPartitions: 2, m.AddOffsets: 2, m.EndTransaction: 2}
 _ABORTABLE_VERSION = 4  # TxnOffsetCommit version from which clients know TRANSACTION_ABORTABLE
 
 _BEFORE = {
@@ -73,7 +57,7 @@ class Transaction:
     """The state machine of one transactional id."""
 
     def __init__(
-        self, settings: TransactionSettings, txn_record: TransactionRecord | None = None
+        self, settings: m.TransactionSettings, txn_record: TransactionRecord | None = None
     ) -> None:
         """Create a new id; use ``restore`` for a stored one."""
         self.txn_record = txn_record or TransactionRecord()
@@ -83,30 +67,30 @@ class Transaction:
 
     @classmethod
     def restore(
-        cls, settings: TransactionSettings, txn_record: dict[str, Any]
-    ) -> tuple[Transaction, list[Instruction]]:
+        cls, settings: m.TransactionSettings, txn_record: dict[str, Any]
+    ) -> tuple[Transaction, list[m.Instruction]]:
         """Restore an id from its last ``Persist``, with the instructions to continue from there."""
         transaction = cls(settings, parse_transaction_record(txn_record))
         if transaction.txn_record.state in PREPARED:
             return transaction, [transaction._markers()]
         return transaction, transaction._arm()
 
-    def handle(self, event: Event, now_ms: int) -> list[Instruction]:
+    def handle(self, event: m.Event, now_ms: int) -> list[m.Instruction]:
         """Process one event; execute the returned instructions in order."""
         match event:
-            case InitProducer():
+            case m.InitProducer():
                 return self._init(event, now_ms)
-            case AddPartitions():
+            case m.AddPartitions():
                 return self._add_partitions(event, now_ms)
-            case AddOffsets():
+            case m.AddOffsets():
                 return self._add_offsets(event, now_ms)
-            case StageOffsets():
+            case m.StageOffsets():
                 return self._stage_offsets(event, now_ms)
-            case EndTransaction():
+            case m.EndTransaction():
                 return self._end(event, now_ms)
-            case MarkersWritten():
+            case m.MarkersWritten():
                 return self._complete(now_ms)
-            case MarkersFailed():
+            case m.MarkersFailed():
                 return self._postpone(now_ms)
             case Tick():
                 return self._tick(now_ms)
@@ -132,7 +116,7 @@ class Transaction:
 
     # --- producer epochs --------------------------------------------------------------------
 
-    def _init(self, init: InitProducer, now_ms: int) -> list[Instruction]:
+    def _init(self, init: m.InitProducer, now_ms: int) -> list[m.Instruction]:
         txn_record = self.txn_record
         if not 0 < init.timeout_ms <= self._settings.timeout_ms_max:
             return self._refuse_init(init, Code.INVALID_TRANSACTION_TIMEOUT)
@@ -147,7 +131,7 @@ class Transaction:
             return self._fence(now_ms) + refusal
         return self._give_epoch(init, now_ms)
 
-    def _is_heir(self, init: InitProducer) -> bool:
+    def _is_heir(self, init: m.InitProducer) -> bool:
         """Whether the claimed producer id is, or last was, the one of this transactional id."""
         txn_record = self.txn_record
         if NO_PRODUCER in (init.producer_id, txn_record.producer_epoch):
@@ -156,7 +140,7 @@ class Transaction:
         had_last_epoch = TransactionRecord(producer_epoch=init.producer_epoch).is_exhausted
         return init.producer_id == txn_record.producer_id or (is_rotated and had_last_epoch)
 
-    def _give_epoch(self, init: InitProducer, now_ms: int) -> list[Instruction]:
+    def _give_epoch(self, init: m.InitProducer, now_ms: int) -> list[m.Instruction]:
         txn_record = self.txn_record
         says_epoch = init.producer_id != NO_PRODUCER
         is_current = init.producer_epoch == txn_record.producer_epoch
@@ -185,14 +169,18 @@ class Transaction:
                 updated_ms=now_ms,
             )
         )
-        return [persist, Reply(init.token, InitReply(Code.NONE, producer_id, epoch)), *self._arm()]
+        return [
+            persist,
+            Reply(init.token, m.InitReply(Code.NONE, producer_id, epoch)),
+            *self._arm(),
+        ]
 
-    def _refuse_init(self, init: InitProducer, code: Code) -> list[Instruction]:
-        return [Reply(init.token, InitReply(_known_code(init, code)))]
+    def _refuse_init(self, init: m.InitProducer, code: Code) -> list[m.Instruction]:
+        return [Reply(init.token, m.InitReply(_known_code(init, code)))]
 
     # --- partitions and offsets -------------------------------------------------------------
 
-    def _add_partitions(self, add: AddPartitions, now_ms: int) -> list[Instruction]:
+    def _add_partitions(self, add: m.AddPartitions, now_ms: int) -> list[m.Instruction]:
         code = self._check_open(add.producer_id, add.producer_epoch)
         is_known = self.txn_record.partitions.issuperset(add.partitions)
         if code or (is_known and self.txn_record.state is TransactionState.ONGOING):
@@ -200,7 +188,7 @@ class Transaction:
         partitions = self.txn_record.partitions | add.partitions
         return self._go_on(add, replace(self.txn_record, partitions=partitions), now_ms)
 
-    def _add_offsets(self, add: AddOffsets, now_ms: int) -> list[Instruction]:
+    def _add_offsets(self, add: m.AddOffsets, now_ms: int) -> list[m.Instruction]:
         code = self._check_open(add.producer_id, add.producer_epoch)
         is_known = add.group_id in self.txn_record.groups
         if code or (is_known and self.txn_record.state is TransactionState.ONGOING):
@@ -208,7 +196,7 @@ class Transaction:
         groups = self.txn_record.groups | {add.group_id}
         return self._go_on(add, replace(self.txn_record, groups=groups), now_ms)
 
-    def _stage_offsets(self, stage: StageOffsets, now_ms: int) -> list[Instruction]:
+    def _stage_offsets(self, stage: m.StageOffsets, now_ms: int) -> list[m.Instruction]:
         code = self._check_open(stage.producer_id, stage.producer_epoch)
         ongoing = self.txn_record.state is TransactionState.ONGOING
         if not code and not (ongoing and stage.group_id in self.txn_record.groups):
@@ -234,8 +222,8 @@ class Transaction:
         return code
 
     def _go_on(
-        self, request: Request, txn_record: TransactionRecord, now_ms: int
-    ) -> list[Instruction]:
+        self, request: m.Request, txn_record: TransactionRecord, now_ms: int
+    ) -> list[m.Instruction]:
         """Open the transaction, or continue it, with what the request added."""
         is_first = self.txn_record.state is not TransactionState.ONGOING
         started_ms = now_ms if is_first else txn_record.started_ms
@@ -249,7 +237,7 @@ class Transaction:
 
     # --- commit and abort -------------------------------------------------------------------
 
-    def _end(self, end: EndTransaction, now_ms: int) -> list[Instruction]:
+    def _end(self, end: m.EndTransaction, now_ms: int) -> list[m.Instruction]:
         code = self._check_producer(end.producer_id, end.producer_epoch)
         if code:
             return _refuse(end, code)
@@ -265,7 +253,7 @@ class Transaction:
         was_commit, code = wanted.get(self.txn_record.state, (None, Code.NONE))
         return _refuse(end, code if was_commit is end.commit else Code.INVALID_TXN_STATE)
 
-    def _fence(self, now_ms: int) -> list[Instruction]:
+    def _fence(self, now_ms: int) -> list[m.Instruction]:
         """Abort under an epoch that no producer has, so the current producer is fenced."""
         epoch = self.txn_record.producer_epoch + 1
         txn_record = replace(self.txn_record, producer_epoch=epoch, last_epoch=NO_PRODUCER)
@@ -273,7 +261,7 @@ class Transaction:
 
     def _prepare(
         self, txn_record: TransactionRecord, *, commit: bool, now_ms: int
-    ) -> list[Instruction]:
+    ) -> list[m.Instruction]:
         """Persist the decision, then write the markers."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         persist = self._move(replace(txn_record, state=state, updated_ms=now_ms))
@@ -281,7 +269,7 @@ class Transaction:
             return [persist, self._markers()]
         return self._complete(now_ms)  # no partition to mark: complete at once
 
-    def _complete(self, now_ms: int) -> list[Instruction]:
+    def _complete(self, now_ms: int) -> list[m.Instruction]:
         txn_record = self.txn_record
         assert txn_record.state in PREPARED, (
             f"markers written for a transaction that is {txn_record.state}"
@@ -304,25 +292,25 @@ class Transaction:
         )
         return [persist, *self._answer_end(), *self._arm()]
 
-    def _postpone(self, now_ms: int) -> list[Instruction]:
+    def _postpone(self, now_ms: int) -> list[m.Instruction]:
         """Retry the markers later; answer the client now, as the decision is already durable."""
         assert self.txn_record.state in PREPARED
         self._retry_ms = now_ms + self._settings.retry_ms
         return [*self._answer_end(), SetTimer(self._retry_ms)]
 
-    def _answer_end(self) -> list[Instruction]:
+    def _answer_end(self) -> list[m.Instruction]:
         token, self._end_token = self._end_token, None
         return [] if token is None else [Reply(token, CodeReply())]
 
-    def _markers(self) -> WriteMarkers:
+    def _markers(self) -> m.WriteMarkers:
         txn_record = self.txn_record
         commit = txn_record.state is TransactionState.PREPARE_COMMIT
         partitions = tuple(sorted(txn_record.partitions))
-        return WriteMarkers(txn_record.producer_id, txn_record.producer_epoch, commit, partitions)
+        return m.WriteMarkers(txn_record.producer_id, txn_record.producer_epoch, commit, partitions)
 
     # --- timers -----------------------------------------------------------------------------
 
-    def _tick(self, now_ms: int) -> list[Instruction]:
+    def _tick(self, now_ms: int) -> list[m.Instruction]:
         if self._retry_ms is not None and self._retry_ms <= now_ms:
             self._retry_ms = None
             return [self._markers()]
@@ -332,7 +320,7 @@ class Transaction:
         if self.txn_record.state is TransactionState.ONGOING:
             return self._fence(now_ms)
         self._move(replace(self.txn_record, state=TransactionState.DEAD))
-        return [Erase(), Forget()]
+        return [m.Erase(), Forget()]
 
     def _due_ms(self) -> int | None:
         """When to time out a transaction, retry markers or forget an idle id; None for never."""
@@ -344,25 +332,25 @@ class Transaction:
             return None
         return self.txn_record.updated_ms + self._settings.expiry_ms
 
-    def _arm(self) -> list[Instruction]:
+    def _arm(self) -> list[m.Instruction]:
         due_ms = self._due_ms()
         return [] if due_ms is None else [SetTimer(due_ms)]
 
     def _move(
         self, txn_record: TransactionRecord, cursors: tuple[StagedOffsets, ...] = ()
-    ) -> Persist:
+    ) -> m.Persist:
         assert self.txn_record.state in _BEFORE[txn_record.state], (
             f"{self.txn_record.state} → {txn_record.state}"
         )
         self.txn_record = txn_record
-        return Persist(txn_record, cursors)
+        return m.Persist(txn_record, cursors)
 
 
-def _refuse(request: Request, code: Code) -> list[Instruction]:
+def _refuse(request: m.Request, code: Code) -> list[m.Instruction]:
     return [Reply(request.token, CodeReply(_known_code(request, code)))]
 
 
-def _known_code(request: Request, code: Code) -> Code:
+def _known_code(request: m.Request, code: Code) -> Code:
     """The code in a form that clients of this request version know."""
     if code is not Code.PRODUCER_FENCED:
         return code

@@ -26,18 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cordwood.client.storage import Storage
 from cordwood.client.topic_archive import CHECKERS, TopicArchive
 from cordwood.config import KEEP_ALL, MIB
-from cordwood.decide.archive import (
-    Entry,
-    Problem,
-    Sealed,
-    Span,
-    bundle_name,
-    genesis,
-    plan_due,
-    planned_records,
-    seal_entry,
-    topic_archive_name,
-)
+from cordwood.decide import archive as plans
 from cordwood.errors import CorruptionError
 from cordwood.model import SegmentState, TopicPartition
 from cordwood.pipeline.archive.bundle_task import BundleTask, WrittenBundle, write_task
@@ -78,7 +67,7 @@ class DueRange(NamedTuple):
     """A partition's offsets to archive, and the cursors to store in its manifest entries."""
 
     tp: TopicPartition
-    span: Span
+    span: plans.Span
     cursors: dict[str, int]
 
 
@@ -90,14 +79,14 @@ def create_archive(
     *,
     watch: Watch | None = None,
     warn: Warn | None = None,
-) -> list[Entry]:
+) -> list[plans.Entry]:
     """Archive what is due; returns the manifest entries that this run added or finished.
 
     ``warn`` is called with the reason if the broker could not read the bundles.
     """
     state = api.archive(request.topic)
     topic_id = state.id
-    topic_archive = TopicArchive(storage, topic_archive_name(request.topic, topic_id))
+    topic_archive = TopicArchive(storage, plans.topic_archive_name(request.topic, topic_id))
     reporter = BundleReporter(api, topic_archive, warn)
     with topic_archive.held():
         entries = topic_archive.entries()
@@ -131,10 +120,10 @@ def _write_bundles(
     *,
     options: SourceOptions,
     due: Sequence[DueRange],
-    after: Sequence[Entry],
+    after: Sequence[plans.Entry],
     topic_id: str,
     watch: Watch | None,
-) -> list[Entry]:
+) -> list[plans.Entry]:
     """Write and verify the bundles in ``incoming``; returns their manifest entries."""
     ranges = [Range(each.tp, *each.span) for each in due]
     with (
@@ -165,12 +154,12 @@ def _write_bundles(
     return new
 
 
-def check_incoming(topic_archive: TopicArchive, entries: Sequence[Entry]) -> None:
+def check_incoming(topic_archive: TopicArchive, entries: Sequence[plans.Entry]) -> None:
     """Check on the driver that the storage holds every file its task reported, byte for byte."""
     with ThreadPoolExecutor(CHECKERS) as pool:
         for findings in pool.map(topic_archive.check, entries):
             for finding in findings:
-                if finding.problem is Problem.MISSING:
+                if finding.problem is plans.Problem.MISSING:
                     what = f"wrote {finding.where}, but the driver does not see it there"
                     raise not_shared(topic_archive.storage.place, "--dest", what)
                 raise CorruptionError(
@@ -191,7 +180,7 @@ def _check_counts(
         if stats.records < low:
             whole = Range(task.tp, *task.span)
             with scanned(spark, task.options, [whole]) as stream:
-                low, _ = planned_records((run for _, run in stream()), task.span)
+                low, _ = plans.planned_records((run for _, run in stream()), task.span)
         if not low <= stats.records <= high:
             raise CorruptionError(
                 f"a bundle of {task.tp} from seq {task.span.start + 1} holds {stats.records} "
@@ -216,11 +205,11 @@ def _plan_due(
     for part in api.topic(request.topic).partitions:
         tp = TopicPartition(request.topic, part.partition)
         sealed = [
-            Sealed(segment.base_offset, segment.end_offset)
+            plans.Sealed(segment.base_offset, segment.end_offset)
             for segment in part.segments
             if segment.state == SegmentState.SEALED
         ]
-        span = plan_due(
+        span = plans.plan_due(
             sealed,
             log_start=part.log_start_offset,
             archived_end=archived[tp.partition].archived_end,
@@ -244,7 +233,7 @@ def _through(options: SourceOptions, tp: TopicPartition, request: ArchiveRequest
 
 def _plan_spans(
     due: Sequence[DueRange], runs: Iterable[PartitionRun], request: ArchiveRequest
-) -> list[tuple[TopicPartition, Span]]:
+) -> list[tuple[TopicPartition, plans.Span]]:
     whole = [(each.tp, each.span) for each in due]
     is_limited = request.bundle_records < KEEP_ALL or request.bundle_bytes < KEEP_ALL
     bytes_max = request.bundle_bytes if is_limited else request.default_bytes
@@ -253,20 +242,20 @@ def _plan_spans(
 
 
 def _chain(
-    entries: Sequence[Entry],
+    entries: Sequence[plans.Entry],
     tasks: Sequence[BundleTask],
     written: Sequence[WrittenBundle],
     topic_id: str,
     cursors: dict[int, dict[str, int]],
-) -> list[Entry]:
+) -> list[plans.Entry]:
     """Build the new manifest entries, each linked to the one before it."""
     archived = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     chained = list(entries)
     for task, (stats, parquet_sha256) in zip(tasks, written, strict=True):
-        previous = chained[-1].link if chained else genesis(task.tp.topic, topic_id)
-        entry = Entry(
+        previous = chained[-1].link if chained else plans.genesis(task.tp.topic, topic_id)
+        entry = plans.Entry(
             number=len(chained) + 1,
-            bundle=bundle_name(task.tp.partition, task.span),
+            bundle=plans.bundle_name(task.tp.partition, task.span),
             topic=task.tp.topic,
             topic_id=topic_id,
             partition=task.tp.partition,
@@ -283,5 +272,5 @@ def _chain(
             cursors=cursors[task.tp.partition],
             previous=previous,
         )
-        chained.append(seal_entry(entry))
+        chained.append(plans.seal_entry(entry))
     return chained[len(entries) :]

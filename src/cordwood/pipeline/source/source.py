@@ -39,24 +39,11 @@ from cordwood.errors import DataLoss
 from cordwood.model import TopicPartition
 from cordwood.pipeline.sink import parse_sink_options
 from cordwood.pipeline.sink.sink import TopicStreamWriter, TopicWriter
+from cordwood.pipeline.source import offsets
 from cordwood.pipeline.source.filters import Pushed
 from cordwood.pipeline.source.identity import data_id_at
 from cordwood.pipeline.source.kafka_log import KafkaLog
 from cordwood.pipeline.source.log_access import Log, open_log, reach_log
-from cordwood.pipeline.source.offsets import (
-    Loss,
-    Range,
-    begin_of_recreated,
-    encode_offsets,
-    is_too_few,
-    is_volatile,
-    parse_offsets,
-    plan_limit,
-    plan_partitions,
-    plan_ranges,
-    resolve,
-    still_there,
-)
 from cordwood.pipeline.source.options import SourceOptions, parse_options, parse_wanted
 from cordwood.pipeline.source.rows import read_rows
 from cordwood.pipeline.source.schema import check_schema, ddl
@@ -74,7 +61,7 @@ class Split(InputPartition):
 
     def __init__(
         self,
-        whole: Range,
+        whole: offsets.Range,
         hint: StartHint | None,
         data_id: str | None = None,
         topic_id: str | None = None,
@@ -86,10 +73,10 @@ class Split(InputPartition):
         self.topic_id = topic_id
 
     @property
-    def range(self) -> Range:
+    def range(self) -> offsets.Range:
         """The offsets to read."""
         tp, start, end = self.value
-        return Range(TopicPartition(*tp), start, end)
+        return offsets.Range(TopicPartition(*tp), start, end)
 
 
 class CordwoodSource(DataSource):
@@ -183,14 +170,14 @@ class TopicReader(DataSourceReader):
             ids = log.topic_ids({each.tp.topic for each in ranges})
             return plan_tasks(log, self._options, ranges, ids)
 
-    def _ranges(self, log: Log) -> list[Range]:
+    def _ranges(self, log: Log) -> list[offsets.Range]:
         """The offsets to read, after filters."""
         options, pushed = self._options, self._pushed
-        tps = plan_partitions(options.subscription, log.topics())
+        tps = offsets.plan_partitions(options.subscription, log.topics())
         bounds = log.bounds(tps)
-        losses: list[Loss] | None = None if options.fail_on_data_loss else []
+        losses: list[offsets.Loss] | None = None if options.fail_on_data_loss else []
         ends = [
-            resolve(
+            offsets.resolve(
                 position,
                 bounds,
                 log.find_time,
@@ -201,12 +188,12 @@ class TopicReader(DataSourceReader):
             for position in (options.starting, options.ending)
         ]
         report_losses(losses or (), fail=False)
-        ranges = pushed.narrow(Range(tp, ends[0][tp], ends[1][tp]) for tp in bounds)
+        ranges = pushed.narrow(offsets.Range(tp, ends[0][tp], ends[1][tp]) for tp in bounds)
         if pushed.since_ms is None:
             return ranges
         since = {each.tp: log.find_time(each.tp, pushed.since_ms) for each in ranges}
         moved = [
-            Range(tp, max(start, since[tp] or 0), end)
+            offsets.Range(tp, max(start, since[tp] or 0), end)
             for tp, start, end in ranges
             if since[tp] is not None
         ]
@@ -247,9 +234,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The starting offsets of a new query."""
         options, log = self._options, self._driver_log()
         warn_ignored(options)
-        bounds = log.bounds(plan_partitions(options.subscription, log.topics()))
-        losses: list[Loss] | None = None if options.fail_on_data_loss else []
-        begin = resolve(
+        bounds = log.bounds(offsets.plan_partitions(options.subscription, log.topics()))
+        losses: list[offsets.Loss] | None = None if options.fail_on_data_loss else []
+        begin = offsets.resolve(
             options.starting,
             bounds,
             log.find_time,
@@ -258,8 +245,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             losses=losses,
         )
         report_losses(losses or (), fail=False)
-        encoded = with_ids(encode_offsets(begin), log.topic_ids(topics_of(begin)))
-        if is_volatile(options.starting, no_match_is_latest=options.no_match_is_latest):
+        encoded = with_ids(offsets.encode_offsets(begin), log.topic_ids(topics_of(begin)))
+        if offsets.is_volatile(options.starting, no_match_is_latest=options.no_match_is_latest):
             self._begun, self._is_pinned = encoded, False
         return encoded
 
@@ -288,22 +275,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_pinned = True
             return start
         if isinstance(limit, ReadAllAvailable):
-            return with_ids(encode_offsets(self._latest), self._ids)
-        known = {tp: at for tp, at in parse_offsets(start).items() if tp.topic not in other}
+            return with_ids(offsets.encode_offsets(self._latest), self._ids)
+        known = {tp: at for tp, at in offsets.parse_offsets(start).items() if tp.topic not in other}
         begin = self._begin_of_new(known, self._latest)
         if not self._is_available_now and self._must_wait(begin, self._latest):
             return start
         most = self._options.max_offsets_per_trigger
-        reach = self._latest if most is None else plan_limit(begin, self._latest, most)
-        return with_ids(encode_offsets(reach), self._ids)
+        reach = self._latest if most is None else offsets.plan_limit(begin, self._latest, most)
+        return with_ids(offsets.encode_offsets(reach), self._ids)
 
     def reportLatestOffset(self) -> Encoded | None:  # noqa: N802 - Spark's
         """The end of the log as last read, so that Spark's progress reports show the lag."""
-        return encode_offsets(self._latest) if self._latest else None
+        return offsets.encode_offsets(self._latest) if self._latest else None
 
     def partitions(self, start: Encoded, end: Encoded) -> Sequence[InputPartition]:
         """Plan the tasks of one batch."""
-        begin, reach = parse_offsets(start), parse_offsets(end)
+        begin, reach = offsets.parse_offsets(start), offsets.parse_offsets(end)
         if start == self._begun:  # the pinning batch stays empty when it is run again
             begin = {tp: min(offset, reach.get(tp, offset)) for tp, offset in begin.items()}
         other = recreated(ids_of(start), ids_of(end))
@@ -315,8 +302,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._driver_log()
         reach = {tp: at for tp, at in reach.items() if tp.topic not in gone}
         bounds = log.bounds(sorted(begin.keys() | reach.keys()))
-        begin = begin_of_recreated(begin, bounds, other, gone)
-        ranges, losses = plan_ranges(begin, reach, bounds)
+        begin = offsets.begin_of_recreated(begin, bounds, other, gone)
+        ranges, losses = offsets.plan_ranges(begin, reach, bounds)
         report_losses(losses, fail=self._options.fail_on_data_loss)
         return plan_tasks(log, self._options, ranges, now)
 
@@ -324,7 +311,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Commit the cursor of ``commitGroup`` after a batch, if the query has one."""
         if self._options.commit_group is not None:
             with closing(KafkaLog(self._options)) as broker:
-                broker.commit(self._options.commit_group, parse_offsets(end))
+                broker.commit(self._options.commit_group, offsets.parse_offsets(end))
 
     def stop(self) -> None:
         """Close the driver's log when the query ends."""
@@ -354,9 +341,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log, wanted = self._driver_log(), self._options.subscription
         topics = log.topics()
         if not self._options.fail_on_data_loss:
-            wanted = still_there(wanted, topics)
+            wanted = offsets.still_there(wanted, topics)
         latest = {
-            tp: bounds.end for tp, bounds in log.bounds(plan_partitions(wanted, topics)).items()
+            tp: bounds.end
+            for tp, bounds in log.bounds(offsets.plan_partitions(wanted, topics)).items()
         }
         self._ids = log.topic_ids(topics_of(latest))
         return latest
@@ -390,14 +378,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now_s = self._clock.monotonic()
         delay_s = self._options.max_trigger_delay_ms / 1000
         is_due = self._triggered_s is None or now_s - self._triggered_s >= delay_s
-        if not is_due and is_too_few(begin, latest, least):
+        if not is_due and offsets.is_too_few(begin, latest, least):
             return True
         self._triggered_s = now_s
         return False
 
 
 def plan_tasks(
-    log: Log, options: SourceOptions, ranges: list[Range], ids: Mapping[str, str]
+    log: Log, options: SourceOptions, ranges: list[offsets.Range], ids: Mapping[str, str]
 ) -> list[InputPartition]:
     """Turn ranges into splits, with hints and the ids of their topics."""
     splits = plan_splits(
@@ -441,7 +429,7 @@ def topics_of(tps: Iterable[TopicPartition]) -> list[str]:
     return sorted({tp.topic for tp in tps})
 
 
-def report_losses(losses: Sequence[Loss], *, fail: bool) -> None:
+def report_losses(losses: Sequence[offsets.Loss], *, fail: bool) -> None:
     """Raise ``DataLoss``, or log one warning that lists the losses."""
     if not losses:
         return
