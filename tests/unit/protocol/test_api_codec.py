@@ -23,7 +23,7 @@ from cordwood.protocol.api.codec import (
 )
 from cordwood.protocol.api.compaction import CompactionCall, RenewLease
 from cordwood.protocol.api.deliveries import Deliver, RecordReplay
-from cordwood.protocol.api.readers import ChangeReader, ListReaders, ReaderList, ReaderRow
+from cordwood.protocol.api.readers import ChangeReader, ListReaders, ReaderList, ReaderRow, SetRoute
 from cordwood.protocol.api.topics import ListTopics
 
 
@@ -117,6 +117,13 @@ def test_what_is_no_json_object_is_refused_in_a_sentence(body, complaint):
         decode_json(Order, body)
     with pytest.raises(RequestError, match=complaint):
         decode_json_on_thread(Order, body)
+
+
+def test_half_a_surrogate_pair_outside_an_object_is_refused():
+    """Text that is not UTF-8 is refused wherever it stands, also where an object is expected."""
+    for body in (b'"\\ud800"', b'["\\ud800"]', b'{"topic": [["\\ud800"]]}'):
+        with pytest.raises(RequestError):
+            decode_json(SetRoute, body)
 
 
 def test_a_replays_record_takes_only_its_fields():

@@ -151,6 +151,8 @@ def _converted(kind: type[M], value: object) -> M:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise RequestError(_complaint(kind, str(error))) from None
+    except UnicodeEncodeError:  # outside an object, where ``given_fields`` does not look
+        raise RequestError("the body holds half of a surrogate pair") from None
 
 
 def _complaint(kind: Any, text: str) -> str:
