@@ -29,7 +29,7 @@ from cordwood.protocol.kafka import schema
 from cordwood.protocol.line.commands import COMMANDS
 from cordwood.server.http_api import ROUTES
 from cordwood.settings.environment import OTHER_VARIABLES
-from cordwood.settings.kafka_names import TOPIC_SETTINGS
+from cordwood.settings.kafka_names import BROKER_NAMES, TOPIC_SETTINGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file: bench is not on the path
@@ -52,17 +52,30 @@ def topic_settings() -> str:
             f"`{name}`",
             f"`{_default(row)}`",
             _kafka_default(name),
+            _kafka_broker_name(name),
             _allowed(kind, row),
             row.doc,
         ]
         for name, (_, kind, row) in config.rows(config.TopicConfig).items()
     )
-    return _table(["setting", "default", "Kafka's default", "allowed", "what it does here"], lines)
+    heads = ["setting", "default", "Kafka's default", "Kafka's broker setting", "allowed"]
+    return _table([*heads, "what it does here"], lines)
 
 
 def _kafka_default(name: str) -> str:
     known = TOPIC_SETTINGS.get(name)
     return "not in Kafka" if known is None else f"`{known.default}`" if known.default else '`""`'
+
+
+def _kafka_broker_name(name: str) -> str:
+    known = TOPIC_SETTINGS.get(name)
+    names = [known.broker_name] if known and known.broker_name else []
+    names += [
+        written
+        for written, (setting, unit_ms) in BROKER_NAMES.items()
+        if setting == name and unit_ms > 1
+    ]
+    return ", ".join(f"`{each}`" for each in names)
 
 
 def other_variables() -> str:
@@ -158,7 +171,8 @@ def _command(words: str, command: Any) -> str:
     text = inspect.cleandoc((command.help or "").partition("\f")[0])
     if hasattr(command, "commands"):
         return f"{heading} `{words}`\n\n{text}\n"
-    settings = {row[0] for row in config.rows(config.BrokerConfig).values()}
+    tables = (config.BrokerConfig, config.TopicConfig)
+    settings = {row[0] for table in tables for row in config.rows(table).values()}
     is_serve = words == "cordwood serve"  # it has a flag for every setting, listed elsewhere
     shown = [
         each

@@ -5,6 +5,9 @@
 ``docs/settings.md``. Precedence: flag, then environment, then file, then default. An unknown
 setting is refused with the nearest known name. Several settings change together or not at all.
 
+A topic setting given to a broker is the default of every topic that does not set it; Kafka's name
+for that default, such as ``log.segment.bytes``, means the same.
+
 ``settings.rows`` declares and parses a row, and ``settings.topic`` has the table of topics; this
 module has the table of brokers, and changes and loads settings.
 """
@@ -13,13 +16,14 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
 from cordwood.settings.environment import check_variables, environment_name, nearest
+from cordwood.settings.kafka_names import BROKER_NAMES, BrokerName, in_milliseconds
 from cordwood.settings.rows import (
     DAY_MS,
     GIB,
@@ -36,7 +40,7 @@ from cordwood.settings.rows import (
     parse_value,
     setting,
 )
-from cordwood.settings.topic import TopicConfig
+from cordwood.settings.topic import TopicConfig, TopicDefaults, find_conflict
 
 __all__ = [
     "DAY_MS",
@@ -48,19 +52,25 @@ __all__ = [
     "MINUTE_MS",
     "SECOND_MS",
     "BrokerConfig",
+    "GivenSetting",
     "Row",
     "TopicConfig",
+    "TopicDefaults",
     "Value",
+    "apply_settings",
     "changed",
     "check_environment",
     "environment_name",
+    "flag_name",
     "format_value",
+    "given_settings",
     "load_broker_config",
     "nearest",
     "overrides",
     "parse_value",
-    "read_file",
     "rows",
+    "topic_config",
+    "topic_overrides",
 ]
 
 
@@ -242,6 +252,7 @@ class BrokerConfig:
     transactional_id_expiration_ms: int = setting(
         7 * DAY_MS, "Forget a transactional id that was not used for this long.", low=1
     )
+    topic_defaults: TopicDefaults = field(default=TopicDefaults())
 
 
 Config = TypeVar("Config", TopicConfig, BrokerConfig)
@@ -251,6 +262,7 @@ _ROWS: Final = {
     table: {
         f.name.replace("_", "."): (f.name, str(f.type), cast(Row, f.metadata["row"]))
         for f in fields(table)
+        if "row" in f.metadata
     }
     for table in (TopicConfig, BrokerConfig)
 }
@@ -261,56 +273,152 @@ def rows(table: type[TopicConfig | BrokerConfig]) -> Mapping[str, tuple[str, str
     return _ROWS[table]
 
 
+_BROKER_NAMES: Final = {
+    **{name: BrokerName(name) for name in (*rows(BrokerConfig), *rows(TopicConfig))},
+    **BROKER_NAMES,
+}  # every name that a broker's setting may have → the setting
+
+
 def changed(config: Config, changes: Mapping[str, object]) -> Config:
-    """The config with the dotted settings changed, all or none; raises ``InvalidConfig``."""
+    """The config with the dotted settings changed, all or none; raises ``InvalidConfig``.
+
+    A topic setting among the changes of a broker changes the default of topics.
+    """
     if not changes:
         return config
     table = rows(type(config))
-    parsed: dict[str, Value] = {}
+    parsed: dict[str, object] = {}
+    defaults: dict[str, object] = {}
     for name, text in changes.items():
-        if name not in table:
-            raise InvalidConfig(f"unknown setting {name}{nearest(name, table)}")
-        field_name, kind, row = table[name]
-        try:
-            parsed[field_name] = parse_value(kind, row, text)
-        except ValueError as error:
-            raise InvalidConfig(f"{name}: {error}") from None
+        if name in table:
+            field_name, kind, row = table[name]
+            try:
+                parsed[field_name] = parse_value(kind, row, text)
+            except ValueError as error:
+                raise InvalidConfig(f"{name}: {error}") from None
+        elif isinstance(config, BrokerConfig) and name in _BROKER_NAMES:
+            defaults[name] = text
+        else:
+            known = table if isinstance(config, TopicConfig) else _BROKER_NAMES
+            raise InvalidConfig(f"unknown setting {name}{nearest(name, known)}")
+    if isinstance(config, BrokerConfig) and defaults:
+        parsed["topic_defaults"] = _changed_defaults(config.topic_defaults, defaults)
     return replace(config, **cast(Any, parsed))
 
 
+def _changed_defaults(defaults: TopicDefaults, changes: Mapping[str, object]) -> TopicDefaults:
+    config = defaults.config
+    for written, text in changes.items():
+        name, unit_ms = _BROKER_NAMES[written]
+        try:
+            config = changed(config, {name: in_milliseconds(text, unit_ms)})
+        except InvalidConfig as error:
+            reason = str(error).removeprefix(f"{name}: ")
+            raise InvalidConfig(f"{written}: {reason}") from None
+    if conflict := find_conflict(config):
+        raise InvalidConfig(conflict)
+    chosen = defaults.chosen | {_BROKER_NAMES[written].topic_setting for written in changes}
+    return TopicDefaults(config, chosen, defaults.sources)
+
+
+def topic_config(defaults: TopicDefaults, own: Mapping[str, object]) -> TopicConfig:
+    """The settings of a topic that sets ``own`` itself; raises ``InvalidConfig``."""
+    config = changed(defaults.config, own)
+    if conflict := find_conflict(config):
+        raise InvalidConfig(conflict)
+    return config
+
+
+def topic_overrides(own: Mapping[str, object]) -> dict[str, str]:
+    """The settings that a topic sets itself, as text to be stored; raises ``InvalidConfig``."""
+    config, table = changed(TopicConfig(), own), rows(TopicConfig)
+    return {name: format_value(table[name][2], getattr(config, table[name][0])) for name in own}
+
+
 def overrides(config: TopicConfig | BrokerConfig) -> dict[str, str]:
-    """The settings that differ from their defaults, as text, to be stored and shown."""
-    return {
+    """The settings that differ from their defaults, as text, to be sent and shown."""
+    differing = {
         name: format_value(row, getattr(config, field_name))
         for name, (field_name, _, row) in rows(type(config)).items()
         if getattr(config, field_name) != row.default
     }
+    if isinstance(config, BrokerConfig):
+        differing |= overrides(config.topic_defaults.config)
+    return differing
+
+
+class GivenSetting(NamedTuple):
+    """A setting as an operator wrote it."""
+
+    name: str
+    value: object
+    source: str  # file, variable or flag, with its name
 
 
 def load_broker_config(
     flags: Mapping[str, object], environ: Mapping[str, str], path: str | None
 ) -> BrokerConfig:
     """Apply default < file < environment < flags; the first mistake raises ``ConfigError``."""
+    return apply_settings(given_settings(flags, environ, path))
+
+
+def apply_settings(given: Mapping[str, GivenSetting]) -> BrokerConfig:
+    """The config with the given settings; the first mistake raises ``ConfigError``."""
+    config = BrokerConfig()
+    for name, value, source in given.values():
+        try:
+            config = changed(config, {name: value})
+        except InvalidConfig as error:
+            raise ConfigError(f"{error} ({source})") from None
+    sources = {name: given[name].source for name in config.topic_defaults.chosen}
+    return replace(config, topic_defaults=replace(config.topic_defaults, sources=sources))
+
+
+def given_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], path: str | None
+) -> dict[str, GivenSetting]:
+    """The given settings, by the name that the settings tables have; a flag wins, then a variable.
+
+    Raises ``ConfigError`` for an unknown variable, a file that cannot be read, and a setting that
+    one source gives twice, by two names.
+    """
     check_environment(environ)
-    given: dict[str, object] = dict(read_file(path)) if path else {}
-    for name in rows(BrokerConfig):
-        variable = environment_name(name)
-        if variable in environ:
-            given[name] = environ[variable]
-    given.update({name: value for name, value in flags.items() if value is not None})
-    try:
-        return changed(BrokerConfig(), given)
-    except InvalidConfig as error:
-        where = f" (file {path})" if path else ""
-        raise ConfigError(f"{error}{where}") from None
+    variables = {name: environ.get(environment_name(name)) for name in _BROKER_NAMES}
+    return {
+        **(_by_setting(_read_file(path), lambda _: f"file {path}") if path else {}),
+        **_by_setting(variables, lambda name: f"variable {environment_name(name)}"),
+        **_by_setting(flags, lambda name: f"flag {flag_name(name)}"),
+    }
+
+
+def _by_setting(
+    given: Mapping[str, object], source: Callable[[str], str]
+) -> dict[str, GivenSetting]:
+    settings: dict[str, GivenSetting] = {}
+    for written, value in given.items():
+        if value is None:
+            continue
+        name = _BROKER_NAMES.get(written, BrokerName(written)).topic_setting
+        if name in settings:
+            raise ConfigError(
+                f"{settings[name].name} and {written} are the same setting; give one of them "
+                f"({source(written)})"
+            )
+        settings[name] = GivenSetting(written, value, source(written))
+    return settings
+
+
+def flag_name(name: str) -> str:
+    """``segment.bytes`` → ``--segment-bytes``."""
+    return "--" + name.replace(".", "-")
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
     """Raise ``ConfigError`` for a variable that starts with CORDWOOD_ and that nothing reads."""
-    check_variables(environ, {environment_name(name) for name in rows(BrokerConfig)})
+    check_variables(environ, {environment_name(name) for name in _BROKER_NAMES})
 
 
-def read_file(path: str) -> dict[str, object]:
+def _read_file(path: str) -> dict[str, object]:
     """The settings of a TOML file by dotted name, unparsed."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))

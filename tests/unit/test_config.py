@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.config import (
+    HOUR_MS,
     KEEP_ALL,
     BrokerConfig,
     Row,
@@ -27,6 +27,7 @@ from cordwood.config import (
     rows,
 )
 from cordwood.errors import ConfigError, InvalidConfig
+from cordwood.settings.kafka_names import BROKER_NAMES
 
 TABLES = (TopicConfig, BrokerConfig)
 SETTINGS = [
@@ -69,8 +70,8 @@ def test_default_of_every_setting_is_a_value_it_allows(kind: str, row: Row):
 @pytest.mark.parametrize("table", TABLES)
 def test_field_default_and_row_default_are_one(table: type[TopicConfig | BrokerConfig]):
     """The dataclass field has the default of its row."""
-    for field in fields(table):
-        assert getattr(table(), field.name) == field.metadata["row"].default
+    for field_name, _, row in rows(table).values():
+        assert getattr(table(), field_name) == row.default
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -246,3 +247,121 @@ def test_config_cannot_be_changed_in_place():
     value: Value = 1
     with pytest.raises(AttributeError):
         config.segment_bytes = value
+
+
+# --- broker-wide defaults of topic settings -------------------------------------------------------
+
+
+def default_of(tmp_path: Path, field: str, *, file: str = "", **given: object) -> object:
+    """Load a broker's settings; variables are upper case, flags lower. Return a topic default."""
+    path = tmp_path / "defaults.toml"
+    path.write_text(file)
+    environ = {name: str(value) for name, value in given.items() if name.isupper()}
+    flags = {name.replace("_", "."): value for name, value in given.items() if name.islower()}
+    config = load_broker_config(flags, environ, str(path) if file else None)
+    return getattr(config.topic_defaults.config, field)
+
+
+def test_topic_default_is_given_by_file_variable_and_flag(tmp_path: Path):
+    """A topic setting among the broker's is the default of topics, with the same precedence."""
+    file = "segment.entries = 1\n"
+    assert default_of(tmp_path, "segment_entries") == TopicConfig().segment_entries
+    assert default_of(tmp_path, "segment_entries", file=file) == 1
+    variable = {"CORDWOOD_SEGMENT_ENTRIES": 2}
+    assert default_of(tmp_path, "segment_entries", file=file, **variable) == 2
+    assert default_of(tmp_path, "segment_entries", file=file, **variable, segment_entries=3) == 3
+
+
+def test_kafkas_name_of_a_default_means_the_same(tmp_path: Path):
+    """``log.segment.bytes`` is ``segment.bytes``, in every source; hours are milliseconds."""
+    assert default_of(tmp_path, "segment_bytes", file="[log.segment]\nbytes = 1000\n") == 1000
+    assert default_of(tmp_path, "segment_bytes", CORDWOOD_LOG_SEGMENT_BYTES=2000) == 2000
+    assert default_of(tmp_path, "segment_bytes", log_segment_bytes=3000) == 3000
+    assert default_of(tmp_path, "retention_ms", file="log.retention.hours = 2\n") == 2 * HOUR_MS
+    assert default_of(tmp_path, "retention_ms", file="log.retention.hours = -1\n") == KEEP_ALL
+    file, variable = "log.segment.bytes = 1000\n", {"CORDWOOD_SEGMENT_BYTES": 2000}
+    assert default_of(tmp_path, "segment_bytes", file=file, **variable) == 2000
+
+
+@pytest.mark.parametrize("name", sorted(BROKER_NAMES))
+def test_every_name_of_kafka_is_a_default_of_a_topic_setting(name: str):
+    """Each name sets its topic setting, and no name is also another setting's."""
+    assert name not in rows(BrokerConfig)
+    assert name not in rows(TopicConfig)
+    field_name, kind, row = rows(TopicConfig)[BROKER_NAMES[name].topic_setting]
+    value: object = 100 if kind == "int" and row.high is None else format_value(row, row.default)
+    config = changed(BrokerConfig(), {name: value})
+    assert config.topic_defaults.chosen == {BROKER_NAMES[name].topic_setting}
+    if kind == "int" and row.high is None:
+        unit = BROKER_NAMES[name].unit_ms
+        assert getattr(config.topic_defaults.config, field_name) == 100 * unit
+
+
+def test_no_topic_setting_has_the_name_of_a_brokers():
+    """One name has one meaning."""
+    assert not set(rows(TopicConfig)) & set(rows(BrokerConfig))
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"segment_entries": "0"}, "segment.entries: 0 is below 1 (flag --segment-entries)"),
+        (
+            {"CORDWOOD_LOG_RETENTION_HOURS": "week"},
+            (
+                "log.retention.hours: 'week' is not a whole number "
+                "(variable CORDWOOD_LOG_RETENTION_HOURS)"
+            ),
+        ),
+        (
+            {"file": "cleanup.policy = 'shred'"},
+            "cleanup.policy: 'shred' is not one of delete, compact, consume (file FILE)",
+        ),
+        (
+            {"file": "segment.entris = 1"},
+            "unknown setting segment.entris; did you mean segment.entries? (file FILE)",
+        ),
+        (
+            {"file": "retention.ms = 1\nlog.retention.hours = 1"},
+            (
+                "retention.ms and log.retention.hours are the same setting; give one of them "
+                "(file FILE)"
+            ),
+        ),
+        (
+            {"CORDWOOD_MAX_COMPACTION_LAG_MS": "5", "min_compaction_lag_ms": "9"},
+            (
+                "min.compaction.lag.ms (9) is above max.compaction.lag.ms (5) "
+                "(flag --min-compaction-lag-ms)"
+            ),
+        ),
+        (
+            {"CORDWOOD_REMOTE_STORAGE_ENABLE": "true"},
+            (
+                "remote.storage.enable: there is no tiered storage; `cordwood archive` keeps old "
+                "records elsewhere (variable CORDWOOD_REMOTE_STORAGE_ENABLE)"
+            ),
+        ),
+    ],
+)
+def test_bad_default_is_one_sentence_with_setting_and_source(
+    tmp_path: Path, given: dict[str, Any], complaint: str
+):
+    """A bad default, also in combination, raises ``ConfigError`` before anything is opened."""
+    with pytest.raises(ConfigError) as refusal:
+        default_of(tmp_path, "segment_entries", **given)
+    assert str(refusal.value) == complaint.replace("FILE", str(tmp_path / "defaults.toml"))
+
+
+def test_bad_value_is_blamed_on_its_own_source(tmp_path: Path):
+    """With a file and a bad variable, the error names the variable."""
+    path = tmp_path / "c.toml"
+    path.write_text('durability = "os"\n')
+    with pytest.raises(ConfigError, match=r"\(variable CORDWOOD_DURABILITY\)"):
+        load_broker_config({}, {"CORDWOOD_DURABILITY": "never"}, str(path))
+
+
+def test_chosen_defaults_are_among_the_brokers_overrides():
+    """What a broker tells jobs of its settings includes the defaults of topics."""
+    config = changed(BrokerConfig(), {"log.segment.bytes": "1000", "durability": "os"})
+    assert overrides(config) == {"durability": "os", "segment.bytes": "1000"}

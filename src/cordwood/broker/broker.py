@@ -154,6 +154,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start the writer, finish recorded deliveries and start the background tasks."""
+        self.topics.check_defaults()
         self.writer.start(asyncio.get_running_loop())
         await self.deliveries.recover()
         self._coordinators.start()

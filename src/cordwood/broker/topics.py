@@ -19,10 +19,10 @@ from cordwood.broker.topic_state import (
     describe_partition,
     summarize_partition,
 )
-from cordwood.config import BrokerConfig
-from cordwood.errors import InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
+from cordwood.config import BrokerConfig, topic_config
+from cordwood.errors import ConfigError, InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
 from cordwood.log.lifecycle.live_topics import LiveTopic, NewTopic
-from cordwood.log.lifecycle.store import Store
+from cordwood.log.lifecycle.store import Store, altered
 from cordwood.log.write.partition import Partition
 from cordwood.log.write.writer import Writer
 from cordwood.metadata.front import AsyncMetadata
@@ -116,7 +116,7 @@ class TopicService:
         Concurrent creations are batched, so that a thousand topics cost few fsyncs, and run in
         steps, so that appends are written in between.
         """
-        self._check_policy(name, config)
+        self.check_settings(name, config)
         done: asyncio.Future[LiveTopic] = asyncio.get_running_loop().create_future()
         self._wanted.append((NewTopic(name, partitions, config), done))
         if self._creator is None or self._creator.done():
@@ -146,16 +146,36 @@ class TopicService:
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> None:
         """Change settings, all or none."""
-        self._check_policy(name, changes)
+        self.check_changes(name, changes)
         await self.on_writer(lambda: self._store.alter_topic(name, changes))
 
-    def _check_policy(self, name: str, changes: Mapping[str, object]) -> None:
-        policy = _policy_words(changes.get("cleanup.policy"))
-        if name == self._config.dead_letter_topic and "compact" in policy:
+    def check_changes(self, name: str, changes: Mapping[str, object]) -> None:
+        """Raise what ``alter`` would raise; changes nothing."""
+        self.check_settings(name, altered(self.get(name).overrides, changes))
+
+    def check_settings(self, name: str, own: Mapping[str, object]) -> None:
+        """Raise ``InvalidConfig`` if a topic of this name may not set exactly this itself."""
+        config = topic_config(self._config.topic_defaults, own)
+        if name == self._config.dead_letter_topic and "compact" in config.cleanup_policy:
             raise InvalidConfig(
                 f"{name} is the dead-letter topic and cannot be compacted: dead letters with the "
                 "same key do not replace each other; use delete or consume"
             )
+
+    def check_defaults(self) -> None:
+        """Raise ``ConfigError`` if an existing topic may not follow a broker-wide default."""
+        name, setting = self._config.dead_letter_topic, "cleanup.policy"
+        topic = self.all().get(name)
+        if topic is None or setting in topic.overrides:
+            return
+        if "compact" not in topic.config.cleanup_policy:
+            return
+        source = self._config.topic_defaults.sources.get(setting)
+        raise ConfigError(
+            f"{setting}: compact cannot be the default of all topics, as the dead-letter topic "
+            f"{name} follows it and cannot be compacted; start without this default, set "
+            f"{setting} on {name}, and start with it again" + (f" ({source})" if source else "")
+        )
 
     async def add_partitions(self, name: str, count: int) -> None:
         """Raise the partition count to ``count``."""
@@ -196,12 +216,6 @@ class TopicService:
             log_start_offset=partition.log_start_offset,
             high_watermark=partition.high_watermark,
         )
-
-
-def _policy_words(value: object) -> frozenset[str]:
-    """Return the words of a requested cleanup.policy; an empty word for the default."""
-    words = value if isinstance(value, list | frozenset) else str(value or "").split(",")
-    return frozenset(str(word).strip() for word in words)
 
 
 def _look(creation: asyncio.Future[LiveTopic]) -> None:

@@ -22,8 +22,10 @@ from cordwood.broker.jobs.delivery_request import Delivery
 from cordwood.broker.lag import group_lags
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import in_slices
-from cordwood.config import overrides
+from cordwood.config import TopicConfig, TopicDefaults, format_value, overrides
+from cordwood.config import rows as config_rows
 from cordwood.errors import RequestError
+from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.log.write.partition import Partition
 from cordwood.metadata.keys import ScrubResult
 from cordwood.model import SegmentInfo, TopicPartition
@@ -108,9 +110,11 @@ class HttpApi:
         separator = b""
         for name in self._known(names):
             topic, summary = self._broker.topics.get(name), self._summary(name)
+            config, sources = _settings(topic, self._broker.config.topic_defaults)
             head = topics.TopicDetail(
                 **msgspec.structs.asdict(summary),
-                config=overrides(topic.config),
+                config=config,
+                sources=sources,
                 problems=topic_problems(self._broker.store.health, name),
             )
             before, _, after = msgspec.json.encode(head).rpartition(b'"partitions":[]')
@@ -310,6 +314,15 @@ async def _parts(head: bytes, texts: AsyncIterator[bytes]) -> AsyncIterator[byte
             yield b"".join(part)
             part, size_bytes = [], 0
     yield b"".join([*part, b"\n]}\n"])
+
+
+def _settings(topic: LiveTopic, defaults: TopicDefaults) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings that are not built-in defaults, and what sets each of them."""
+    config, table = {}, config_rows(TopicConfig)
+    for name in [name for name in table if name in topic.overrides or name in defaults.chosen]:
+        field_name, _, row = table[name]
+        config[name] = format_value(row, getattr(topic.config, field_name))
+    return config, {name: "topic" if name in topic.overrides else "broker" for name in config}
 
 
 def _partition(partition: Partition, scrubs: Mapping[int, ScrubResult]) -> topics.PartitionDetail:

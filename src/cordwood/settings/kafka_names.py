@@ -2,14 +2,14 @@
 
 Every name is a row of ``TopicConfig``. In Kafka, a topic that does not set ``retention.ms`` takes
 ``log.retention.ms`` of the broker; here the broker-wide default has the topic setting's name, and
-Kafka's name for it is understood in requests of Kafka's admin clients.
+Kafka's name for it is understood wherever a broker's settings are given.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-from cordwood.settings.rows import LONG_MAX
+from cordwood.settings.rows import HOUR_MS, LONG_MAX, MINUTE_MS
 
 
 class KafkaTopicSetting(NamedTuple):
@@ -56,3 +56,32 @@ TOPIC_SETTINGS: Final = {
     "segment.ms": _S("604800000", "log.roll.ms"),
     "unclean.leader.election.enable": _S("false", "unclean.leader.election.enable"),
 }
+
+
+class BrokerName(NamedTuple):
+    """The topic setting whose default a broker setting of Kafka is."""
+
+    topic_setting: str
+    unit_ms: int = 1
+
+
+BROKER_NAMES: Final = {
+    **{
+        known.broker_name: BrokerName(name)
+        for name, known in TOPIC_SETTINGS.items()
+        if known.broker_name not in {"", name}
+    },
+    "log.retention.minutes": BrokerName("retention.ms", MINUTE_MS),
+    "log.retention.hours": BrokerName("retention.ms", HOUR_MS),
+    "log.roll.hours": BrokerName("segment.ms", HOUR_MS),
+    "log.roll.jitter.hours": BrokerName("segment.jitter.ms", HOUR_MS),
+}
+
+
+def in_milliseconds(value: object, unit_ms: int) -> object:
+    """A number of units as milliseconds; -1, and what is no number, is returned unchanged."""
+    try:
+        number = int(cast(str, value))
+    except (TypeError, ValueError):
+        return value
+    return value if unit_ms == 1 or number == -1 else number * unit_ms

@@ -7,7 +7,8 @@ Those that mean nothing on one broker without tiered storage say so in their doc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from cordwood.settings.rows import (
@@ -225,3 +226,20 @@ class TopicConfig:
     local_retention_bytes: int = setting(
         -2, "No effect: without tiered storage, retention.bytes applies to all segments.", low=-2
     )
+
+
+def find_conflict(config: TopicConfig) -> str:
+    """Why no topic may have these settings together, as Kafka refuses it; empty if it may."""
+    least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    if least > most:
+        return f"min.compaction.lag.ms ({least}) is above max.compaction.lag.ms ({most})"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """The settings of a topic that sets none, and the names of those that the operator chose."""
+
+    config: TopicConfig = TopicConfig()
+    chosen: frozenset[str] = frozenset()
+    sources: Mapping[str, str] = field(default_factory=dict)  # where each was chosen, if known

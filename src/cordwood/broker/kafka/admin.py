@@ -15,7 +15,7 @@ from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import CREATED_AT_ONCE, TopicService
 from cordwood.codes import Code
-from cordwood.config import BrokerConfig, TopicConfig, changed
+from cordwood.config import BrokerConfig, topic_config
 from cordwood.errors import (
     CordwoodError,
     InvalidAssignment,
@@ -83,7 +83,7 @@ class KafkaAdmin:
         self._config = config
         self._store = store
         self._topics = topics
-        self._described_last: tuple[TopicConfig, list[CreatedTopicConfig]] | None = None
+        self._described_last: tuple[dict[str, str], list[CreatedTopicConfig]] | None = None
 
     # --- create -----------------------------------------------------------------------------
 
@@ -122,13 +122,12 @@ class KafkaAdmin:
             if is_repeated:
                 raise RequestError(f"topic {wanted.name} is named twice; name it once")
             partitions = self._partition_count(wanted)
-            config = _config_of(wanted)
+            self._topics.check_settings(wanted.name, _settings_of(wanted))
             topic_id = NO_ID
             if validate_only:
                 self._store.check_new_topic(wanted.name, partitions)
             else:
-                settings = {each.name: each.value for each in wanted.configs}
-                created = await self._topics.create(wanted.name, partitions, settings)
+                created = await self._topics.create(wanted.name, partitions, _settings_of(wanted))
                 topic_id = UUID(created.id)
         except CordwoodError as error:
             return CreatedTopic(wanted.name, error_code=error.code, error_message=str(error))
@@ -137,17 +136,18 @@ class KafkaAdmin:
             topic_id,
             num_partitions=partitions,
             replication_factor=self._cluster.replication_factor,
-            configs=self._described(config),
+            configs=self._described(_settings_of(wanted)),
         )
 
-    def _described(self, config: TopicConfig) -> Sequence[CreatedTopicConfig]:
+    def _described(self, settings: dict[str, str]) -> Sequence[CreatedTopicConfig]:
         """Describe a new topic's settings; cached, as most topics of a request share theirs."""
-        if self._described_last is None or self._described_last[0] != config:
+        if self._described_last is None or self._described_last[0] != settings:
+            defaults = self._config.topic_defaults
             described = [
                 CreatedTopicConfig(each.name, each.value, config_source=each.config_source)
-                for each in described_topic(config)
+                for each in described_topic(topic_config(defaults, settings), settings, defaults)
             ]
-            self._described_last = config, described
+            self._described_last = settings, described
         return self._described_last[1]
 
     def _partition_count(self, wanted: CreateTopic) -> int:
@@ -293,12 +293,14 @@ async def _count_names(topics: Sequence[CreateTopic | GrowTopic]) -> Counter[str
     return counts
 
 
-def _config_of(wanted: CreateTopic) -> TopicConfig:
-    """Return the settings for a new topic; raises ``InvalidConfig``."""
+def _settings_of(wanted: CreateTopic) -> dict[str, str]:
+    """Return the settings that a new topic sets itself; raises ``InvalidConfig``."""
+    settings: dict[str, str] = {}
     for each in wanted.configs:
         if each.value is None:
             raise InvalidConfig(f"{each.name} has no value; leave it out to take the default")
-    return changed(TopicConfig(), {each.name: each.value for each in wanted.configs})
+        settings[each.name] = each.value
+    return settings
 
 
 def _trim_offset(partition: Partition, wanted: int) -> int:

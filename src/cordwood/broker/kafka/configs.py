@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +23,13 @@ from cordwood.config import (
     BrokerConfig,
     Row,
     TopicConfig,
-    changed,
+    TopicDefaults,
     format_value,
-    overrides,
     rows,
 )
 from cordwood.errors import CordwoodError, InvalidConfig, RequestError
 from cordwood.log.format.identity import KAFKA_NAME
+from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.protocol.kafka.messages.configs import (
     AlterConfig,
     AlterConfigsRequest,
@@ -47,6 +47,7 @@ from cordwood.protocol.kafka.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from cordwood.settings.kafka_names import TOPIC_SETTINGS
 
 TURN_RESOURCES: Final = 10  # each has dozens of settings
 TOPIC, BROKER = 2, 4  # resource types
@@ -92,7 +93,7 @@ class KafkaConfigs:
             resource[:2]: resource async for resource in RequestSlices().of(request.resources)
         }
         turns = RequestSlices(TURN_RESOURCES)
-        shared = _SharedSettings(request)
+        shared = _SharedSettings(request, self._config.topic_defaults)
         return DescribeConfigsResponse(
             results=[
                 self._describe(resource, request, shared)
@@ -109,7 +110,7 @@ class KafkaConfigs:
         kind, name = resource.resource_type, resource.resource_name
         try:
             if kind == TOPIC:
-                configs = shared.of(self._topics.get(name).config)
+                configs = shared.of(self._topics.get(name))
             else:
                 self._check_broker(kind, name)
                 # The empty name asks for dynamic settings of all brokers; there are none.
@@ -124,8 +125,9 @@ class KafkaConfigs:
 
     def _described_broker(self) -> Iterator[DescribedConfig]:
         bound = {name.replace("_", "."): addresses for name, addresses in self._addresses().items()}
-        for each in _described(self._config, _STATIC_SOURCE, read_only=True):
+        for each in _described_settings(self._config):
             yield each._replace(value=",".join(bound[each.name])) if each.name in bound else each
+        yield from _described_defaults(self._config.topic_defaults)
         yield from _kafka_names(self._config, self._cluster, bound, self._identity)
 
     # --- change -----------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class KafkaConfigs:
     async def _alter_all(
         self,
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-        plan: Callable[[Sequence[Any], TopicConfig], Changes],
+        plan: Callable[[Sequence[Any], LiveTopic], Changes],
     ) -> list[AlteredResource]:
         results = []
         repeated = _repeated(request.resources)
@@ -166,7 +168,7 @@ class KafkaConfigs:
     async def _alter(
         self,
         where: tuple[int, str],
-        plan: Callable[[TopicConfig], Changes],
+        plan: Callable[[LiveTopic], Changes],
         *,
         is_repeated: bool,
         validate_only: bool,
@@ -183,9 +185,8 @@ class KafkaConfigs:
                     "environment or the flags, and restart it"
                 )
             async with self._altering:
-                config = self._topics.get(name).config
-                changes = plan(config)
-                _check_changes(config, changes)
+                changes = plan(self._topics.get(name))
+                self._topics.check_changes(name, changes)
                 if not validate_only:
                     await self._topics.alter(name, changes)
         except CordwoodError as error:
@@ -203,14 +204,14 @@ class KafkaConfigs:
             )
 
 
-def plan_replacement(asked: Sequence[AlterConfig], config: TopicConfig) -> Changes:
+def plan_replacement(asked: Sequence[AlterConfig], topic: LiveTopic) -> Changes:
     """Return the changes that leave exactly these settings overridden."""
-    return dict.fromkeys(overrides(config)) | {each.name: each.value for each in asked}
+    return dict.fromkeys(topic.overrides) | {each.name: each.value for each in asked}
 
 
-def plan_changes(asked: Sequence[ConfigChange], config: TopicConfig) -> Changes:
+def plan_changes(asked: Sequence[ConfigChange], topic: LiveTopic) -> Changes:
     """Resolve incremental changes; raises ``InvalidConfig`` or ``RequestError``."""
-    return {each.name: _plan_change(config, each) for each in asked}
+    return {each.name: _plan_change(topic.config, each) for each in asked}
 
 
 def _plan_change(config: TopicConfig, change: ConfigChange) -> str | None:
@@ -233,18 +234,6 @@ def _plan_change(config: TopicConfig, change: ConfigChange) -> str | None:
     return ",".join(sorted(now | words if operation == _APPEND else now - words))
 
 
-def _check_changes(config: TopicConfig, changes: Changes) -> None:
-    """Raise what applying the changes would raise; None means the default, always valid."""
-    table = rows(TopicConfig)
-    texts = {
-        name: format_value(table[name][2], table[name][2].default)
-        if value is None and name in table
-        else value
-        for name, value in changes.items()
-    }
-    changed(config, texts)
-
-
 def _repeated(resources: Sequence[tuple[int, str, object]]) -> set[tuple[int, str]]:
     counts = Counter((kind, name) for kind, name, _ in resources)
     return {where for where, count in counts.items() if count > 1}
@@ -256,39 +245,75 @@ def _repeated(resources: Sequence[tuple[int, str, object]]) -> set[tuple[int, st
 class _SharedSettings:
     """Topic settings for one reply: neighbours with the same settings share one list."""
 
-    def __init__(self, request: DescribeConfigsRequest) -> None:
+    def __init__(self, request: DescribeConfigsRequest, defaults: TopicDefaults) -> None:
         self._request = request
-        self._last: tuple[TopicConfig, list[DescribedConfig]] | None = None
+        self._defaults = defaults
+        self._last: tuple[Mapping[str, str], list[DescribedConfig]] | None = None
 
-    def of(self, config: TopicConfig) -> list[DescribedConfig]:
+    def of(self, topic: LiveTopic) -> list[DescribedConfig]:
         """Return every setting, with as much detail as the request asks for."""
-        if self._last is None or self._last[0] != config:
-            self._last = config, [_trimmed(each, self._request) for each in described_topic(config)]
+        own = topic.overrides
+        if self._last is None or self._last[0] != own:
+            described = described_topic(topic.config, own, self._defaults)
+            self._last = own, [_trimmed(each, self._request) for each in described]
         return self._last[1]
 
 
-def described_topic(config: TopicConfig) -> Iterator[DescribedConfig]:
-    """Return a topic's settings as Kafka shows them."""
-    return _described(config, _TOPIC_SOURCE, read_only=False)
+def described_topic(
+    config: TopicConfig, own: Collection[str], defaults: TopicDefaults
+) -> Iterator[DescribedConfig]:
+    """Return a topic's settings as Kafka shows them; ``own`` are those that it sets itself."""
+    for name, (field_name, kind, row) in rows(TopicConfig).items():
+        synonyms = _default_synonyms(name, defaults)
+        if name in own:
+            text = format_value(row, getattr(config, field_name))
+            synonyms.insert(0, ConfigSynonym(name, text, _TOPIC_SOURCE))
+        yield _described(name, kind, row, synonyms)
+
+
+def _default_synonyms(name: str, defaults: TopicDefaults) -> list[ConfigSynonym]:
+    """Return the broker-wide default, if there is one, and the built-in default."""
+    field_name, _, row = rows(TopicConfig)[name]
+    known = TOPIC_SETTINGS.get(name)
+    broker_name = (known.broker_name if known else "") or name
+    synonyms = [ConfigSynonym(broker_name, format_value(row, row.default), _DEFAULT_SOURCE)]
+    if name in defaults.chosen:
+        text = format_value(row, getattr(defaults.config, field_name))
+        synonyms.insert(0, ConfigSynonym(broker_name, text, _STATIC_SOURCE))
+    return synonyms
+
+
+def _described_settings(config: BrokerConfig) -> Iterator[DescribedConfig]:
+    """Yield the settings of the broker itself."""
+    for name, (field_name, kind, row) in rows(BrokerConfig).items():
+        value = getattr(config, field_name)
+        synonyms = [ConfigSynonym(name, format_value(row, row.default), _DEFAULT_SOURCE)]
+        if value != row.default:
+            synonyms.insert(0, ConfigSynonym(name, format_value(row, value), _STATIC_SOURCE))
+        yield _described(name, kind, row, synonyms)._replace(read_only=True)
+
+
+def _described_defaults(defaults: TopicDefaults) -> Iterator[DescribedConfig]:
+    """Yield the broker-wide defaults of topic settings, by our names and by Kafka's."""
+    for name, (_, kind, row) in rows(TopicConfig).items():
+        synonyms = _default_synonyms(name, defaults)
+        for written in dict.fromkeys((name, synonyms[0].name)):
+            yield _described(written, kind, row, synonyms)._replace(read_only=True)
 
 
 def _described(
-    config: TopicConfig | BrokerConfig, source: int, *, read_only: bool
-) -> Iterator[DescribedConfig]:
-    for name, (field_name, kind, row) in rows(type(config)).items():
-        value, default = getattr(config, field_name), format_value(row, row.default)
-        synonyms = [ConfigSynonym(name, default, _DEFAULT_SOURCE)]
-        if value != row.default:
-            synonyms.insert(0, ConfigSynonym(name, format_value(row, value), source))
-        yield DescribedConfig(
-            name=name,
-            value=format_value(row, value),
-            read_only=read_only,
-            config_source=synonyms[0].source,
-            synonyms=synonyms,
-            config_type=_type_of(kind, row),
-            documentation=row.doc,
-        )
+    name: str, kind: str, row: Row, synonyms: Sequence[ConfigSynonym]
+) -> DescribedConfig:
+    """Return a setting whose value and source are those of its first synonym."""
+    return DescribedConfig(
+        name=name,
+        value=synonyms[0].value,
+        read_only=False,
+        config_source=synonyms[0].source,
+        synonyms=synonyms,
+        config_type=_type_of(kind, row),
+        documentation=row.doc,
+    )
 
 
 def _kafka_names(

@@ -9,16 +9,11 @@ import typer
 
 from cordwood.cli.options.arguments import FormatOption, command_group
 from cordwood.cli.output.row_printer import Format, show
-from cordwood.config import (
-    BrokerConfig,
-    environment_name,
-    format_value,
-    load_broker_config,
-    read_file,
-    rows,
-)
+from cordwood.config import apply_settings, format_value, given_settings, rows
 
 app = command_group("Settings of the broker.")
+
+_SOURCES = {"file": "file", "variable": "environment", "default": "default"}
 
 
 @app.callback()
@@ -33,14 +28,16 @@ def show_config(
     ] = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Show every broker setting as `cordwood serve` would use it here, and its source."""
-    loaded = load_broker_config({}, os.environ, config)
-    in_file = read_file(config) if config else {}
+    """Show every setting as `cordwood serve` would use it here, and its source.
+
+    Settings of topics are the defaults for topics that do not set them.
+    """
+    given = given_settings({}, os.environ, config)
+    loaded = apply_settings(given)
     shown = []
-    for name, (field, _, row) in rows(BrokerConfig).items():
-        source = "file" if name in in_file else "default"
-        if environment_name(name) in os.environ:
-            source = "environment"
-        value = format_value(row, getattr(loaded, field))
-        shown.append({"setting": name, "value": value, "source": source})
+    for values in (loaded, loaded.topic_defaults.config):
+        for name, (field, _, row) in rows(type(values)).items():
+            source = given[name].source.partition(" ")[0] if name in given else "default"
+            value = format_value(row, getattr(values, field))
+            shown.append({"setting": name, "value": value, "source": _SOURCES[source]})
     show(shown, form)

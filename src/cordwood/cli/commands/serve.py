@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from cordwood.address import parse_address
-from cordwood.config import BrokerConfig, Row, load_broker_config, rows
+from cordwood.config import (
+    BrokerConfig,
+    Row,
+    TopicConfig,
+    flag_name,
+    format_value,
+    load_broker_config,
+    rows,
+)
+from cordwood.settings.kafka_names import BROKER_NAMES
 
 ADDRESSES = "HOST:PORT,..."
 
@@ -39,29 +48,37 @@ def _value_name(field_name: str, kind: str, row: Row) -> str:
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every row of the broker's settings table."""
+    """Give a command a flag for every row of the settings tables, and hidden ones by Kafka's names.
+
+    The flag of a topic setting is its default for topics that do not set it.
+    """
     own = list(inspect.signature(command, eval_str=True).parameters.values())
+    broker_rows, topic_rows = rows(BrokerConfig), rows(TopicConfig)
     flags = [
-        inspect.Parameter(
-            field_name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                str | None,
-                typer.Option(
-                    "--" + name.replace(".", "-"),
-                    help=f"{row.doc} [default: {row.default or 'none'}]",
-                    metavar=_value_name(field_name, kind, row),
-                    rich_help_panel="Settings (also CORDWOOD_* variables and --config)",
-                ),
-            ],
-        )
-        for name, (field_name, kind, row) in rows(BrokerConfig).items()
+        *(_flag(name, "", *row) for name, row in broker_rows.items()),
+        *(_flag(name, "Default of topics: ", *row) for name, row in topic_rows.items()),
+        *(_flag(name, "", *topic_rows[each.topic_setting]) for name, each in BROKER_NAMES.items()),
     ]
     kept = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]
     command.__annotations__ |= {flag.name: flag.annotation for flag in flags}
     return command
+
+
+def _flag(name: str, what: str, field_name: str, kind: str, row: Row) -> inspect.Parameter:
+    option = typer.Option(
+        flag_name(name),
+        help=f"{what}{row.doc} [default: {format_value(row, row.default) or 'none'}]",
+        metavar=_value_name(field_name, kind, row),
+        hidden=name in BROKER_NAMES,
+        rich_help_panel="Settings (also CORDWOOD_* variables and --config)",
+    )
+    return inspect.Parameter(
+        name.replace(".", "_"),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, option],
+    )
 
 
 @_with_settings
@@ -82,8 +99,7 @@ def serve(
     When it is ready it prints READY and the addresses as JSON on stdout. SIGTERM or Ctrl-C drains
     connections and stops it.
     """
-    names = {field_name: name for name, (field_name, _, _) in rows(BrokerConfig).items()}
-    flags = {names[field_name]: value for field_name, value in settings.items()}
+    flags = {parameter.replace("_", "."): value for parameter, value in settings.items()}
     if no_pipeline:
         flags["pipeline"] = "off"
     loaded = load_broker_config(flags, os.environ, config)

@@ -38,7 +38,7 @@ ConfigOption = Annotated[
         "--config", "-c", help="A setting of the topic; repeat for more.", metavar="NAME=VALUE"
     ),
 ]
-_DYNAMIC = 1  # source of a setting: the topic itself
+_SOURCES = {"topic": "(set on the topic)", "broker": "(the broker's default)"}
 STATES = ("offline", "read-only", "damaged")  # worst first
 
 
@@ -79,7 +79,7 @@ def describe(
     show([{**rows[number], **cleaning.get(number, {})} for number in sorted(rows)], form)
     if form is Format.TABLE:
         for name, value in found.config.items():
-            typer.echo(f"{name}={value}", err=True)
+            typer.echo(f"{name}={value} {_SOURCES[found.sources[name]]}", err=True)
         for problem in found.problems:
             _print_problem(f"{topic}-{problem.partition}", problem)
         if cleaning and (reason := _why_not_compacting(broker)):

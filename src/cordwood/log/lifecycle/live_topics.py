@@ -35,6 +35,7 @@ class LiveTopic:
         self.name = topic.name
         self.id = topic.id
         self.config = config
+        self.overrides: Mapping[str, str] = topic.config  # what the topic sets itself
         self.slots: list[Partition | PartitionOffline] = []
 
     @property

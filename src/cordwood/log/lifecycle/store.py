@@ -26,7 +26,15 @@ from functools import partial
 from itertools import compress
 
 from cordwood.clock import Clock
-from cordwood.config import BrokerConfig, TopicConfig, changed, overrides, rows
+from cordwood.config import (
+    BrokerConfig,
+    TopicConfig,
+    TopicDefaults,
+    changed,
+    rows,
+    topic_config,
+    topic_overrides,
+)
 from cordwood.errors import (
     CordwoodError,
     InvalidConfig,
@@ -72,13 +80,14 @@ class Store(LiveTopics):
 
     def __init__(
         self, directory: DataDirectory, metadata: Metadata, clock: Clock, files: Files,
-        file_cache: FileCache,
+        file_cache: FileCache, *, defaults: TopicDefaults,
     ) -> None:  # fmt: skip
         """Create the store before its topics are opened. Callers use ``open``."""
         super().__init__()
         self.directory = directory
         self.data = directory.path
         self.metadata = metadata
+        self.defaults = defaults
         self._clock = clock
         self._files = files
         self._closed = False
@@ -101,7 +110,10 @@ class Store(LiveTopics):
         try:
             plan = share_descriptors(config)
             file_cache = FileCache(plan.readers, plan.tails)
-            store = cls(directory, Metadata(metadata), clock, files, file_cache)
+            store = cls(
+                directory, Metadata(metadata), clock, files, file_cache,
+                defaults=config.topic_defaults,
+            )  # fmt: skip
         except BaseException:
             metadata.close()
             directory.close()
@@ -168,15 +180,16 @@ class Store(LiveTopics):
         ]
 
     def _plan_topic(self, new: NewTopic) -> Topic:
-        config = changed(TopicConfig(), new.config)
+        topic_config(self.defaults, new.config)
+        own = topic_overrides(new.config)
         if new.name in self.metadata.cluster.deleting:
             self._finish_delete(self.metadata.cluster.deleting[new.name])
         self.check_new_topic(new.name, new.partitions)
         now_ms = self._clock.now_ms()
-        return Topic(new.name, str(uuid.uuid4()), new.partitions, overrides(config), now_ms)
+        return Topic(new.name, str(uuid.uuid4()), new.partitions, own, now_ms)
 
     def _open_new(self, topic: Topic) -> LiveTopic | CordwoodError:
-        live = LiveTopic(topic, changed(TopicConfig(), topic.config))
+        live = LiveTopic(topic, topic_config(self.defaults, topic.config))
         try:
             for tp in topic.partition_list():
                 live.slots.append(self.partition_directories.recover(tp, topic.id, live.config))
@@ -215,14 +228,11 @@ class Store(LiveTopics):
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
         """Change settings, all or none, with immediate effect. None restores a default."""
         live = self.topic(name)
-        defaults = rows(TopicConfig)
-        unset = {n: v for n, v in changes.items() if v is None and n in defaults}
-        kept = {n: v for n, v in overrides(live.config).items() if n not in unset}
-        config = changed(TopicConfig(), kept | {n: v for n, v in changes.items() if n not in unset})
-        self.metadata.cluster.alter_topic(
-            replace(self.metadata.cluster.topic(name), config=overrides(config))
-        )
-        live.config = config
+        own = altered(live.overrides, changes)
+        config = topic_config(self.defaults, own)
+        topic = replace(self.metadata.cluster.topic(name), config=topic_overrides(own))
+        self.metadata.cluster.alter_topic(topic)
+        live.config, live.overrides = config, topic.config
         for partition in live.held():
             partition.config = config
 
@@ -269,9 +279,9 @@ class Store(LiveTopics):
     def _open_topic(self, topic: Topic) -> LiveTopic:
         """Load a topic at start-up; its partitions are offline if its settings are invalid."""
         try:
-            config = changed(TopicConfig(), topic.config)
+            config = changed(self.defaults.config, topic.config)
         except InvalidConfig as error:
-            live = LiveTopic(topic, TopicConfig())
+            live = LiveTopic(topic, self.defaults.config)
             reason = f"its settings are invalid in this release: {error}"
             live.slots = [self._offline(tp, reason) for tp in topic.partition_list()]
             return live
@@ -349,6 +359,12 @@ class Store(LiveTopics):
         self.metadata.cluster.finish_delete(topic.name)
         for path in deleted:
             self._files.rmtree(path)
+
+
+def altered(own: Mapping[str, str], changes: Mapping[str, object]) -> dict[str, object]:
+    """What a topic sets itself after changes, of which None removes a setting."""
+    unset = {name for name, value in changes.items() if value is None and name in rows(TopicConfig)}
+    return {name: value for name, value in {**own, **changes}.items() if name not in unset}
 
 
 def _close_all(partitions: Sequence[Partition]) -> list[Partition]:

@@ -31,19 +31,19 @@ class Targets:
     known: Mapping[str, TargetTopic] = field(default_factory=dict)
     new_count: int = 1  # partitions of a topic that the delivery creates
     dead_letter_topic: str = ""
+    new_bytes_max: int = TopicConfig().max_message_bytes
 
     @classmethod
     def of(cls, api: BrokerApi) -> Targets:
         """Ask the broker for its topics."""
         status = api.status()
         count = status.config.get("num.partitions", BrokerConfig().num_partitions)
-        return cls(api.targets(), int(count), status.dead_letter_topic)
+        bytes_max = status.config.get("max.message.bytes", TopicConfig().max_message_bytes)
+        return cls(api.targets(), int(count), status.dead_letter_topic, int(bytes_max))
 
     def get(self, topic: str) -> TargetTopic:
         """The topic, or the topic that will be created under this name."""
-        target = self.known.get(topic) or TargetTopic(
-            "", self.new_count, TopicConfig().max_message_bytes
-        )
+        target = self.known.get(topic) or TargetTopic("", self.new_count, self.new_bytes_max)
         if topic != self.dead_letter_topic:
             return target
         return target._replace(batch_bytes_max=max(target.batch_bytes_max, DEAD_LETTER_BYTES_MAX))

@@ -64,7 +64,8 @@ class PartitionProblem(msgspec.Struct, frozen=True):
 class TopicDetail(TopicSummary, frozen=True):
     """A topic; a brief listing has only the fields of ``TopicSummary``."""
 
-    config: dict[str, str] = {}
+    config: dict[str, str] = {}  # that the topic or a broker-wide default sets
+    sources: dict[str, str] = {}  # of each: topic, or broker
     partitions: tuple[PartitionDetail, ...] = ()
     problems: tuple[PartitionProblem, ...] = ()
 

@@ -6,6 +6,7 @@ import pytest
 
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig, TopicConfig, rows
+from cordwood.errors import ConfigError, InvalidConfig
 from cordwood.protocol.kafka.messages.configs import (
     AlterConfig,
     AlterConfigsRequest,
@@ -65,7 +66,7 @@ async def test_every_setting_of_a_topic_is_shown_with_its_origin(tmp_path, versi
 
 
 async def test_synonyms_and_documents_come_when_asked_for(tmp_path):
-    """A synonym list starts with the topic's own value, followed by the default."""
+    """The topic's own value comes first, then the default by Kafka's name for a broker's."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t", segment_bytes="100000")
         plain = await describe(services, keys=["segment.bytes"])
@@ -79,7 +80,7 @@ async def test_synonyms_and_documents_come_when_asked_for(tmp_path):
         shown = {each.name: each for each in full.configs}
         assert [tuple(each) for each in shown["segment.bytes"].synonyms] == [
             ("segment.bytes", "100000", 1),
-            ("segment.bytes", "1073741824", 5),
+            ("log.segment.bytes", "1073741824", 5),
         ]
         assert [each.source for each in shown["retention.ms"].synonyms] == [5]
         assert shown["segment.bytes"].documentation.startswith("Seal the active segment before")
@@ -251,3 +252,108 @@ async def test_a_resource_named_twice_is_refused(tmp_path):
         assert codes == [Code.INVALID_REQUEST, Code.NONE, Code.INVALID_REQUEST]
         assert services.metadata.cluster.topic("t").config == {}
         assert services.metadata.cluster.topic("u").config == {"retention.ms": "5"}
+
+
+# --- broker-wide defaults -------------------------------------------------------------------------
+
+
+async def sources(services, *names, kind=TOPIC, name="t"):
+    found = await describe(services, kind, name, list(names))
+    return {each.name: (each.value, each.config_source) for each in found.configs}
+
+
+async def test_a_setting_is_of_the_topic_the_broker_or_built_in(tmp_path):
+    """Sources are DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG and DEFAULT_CONFIG."""
+    async with KafkaServices(tmp_path, segment_entries=10, log_retention_ms=20) as services:
+        await services.create("t", retention_ms="30")
+        assert await sources(services, "retention.ms", "segment.entries", "segment.ms") == {
+            "retention.ms": ("30", 1),
+            "segment.entries": ("10", 4),
+            "segment.ms": ("604800000", 5),
+        }
+        full = await describe(services, keys=["retention.ms"], include_synonyms=True)
+        assert [tuple(each) for each in full.configs[0].synonyms] == [
+            ("retention.ms", "30", 1),
+            ("log.retention.ms", "20", 4),
+            ("log.retention.ms", "604800000", 5),
+        ]
+
+
+async def test_an_override_equal_to_the_default_is_an_override(tmp_path):
+    """What a topic sets is its own, whether it equals the built-in default or the broker's."""
+    async with KafkaServices(tmp_path, segment_entries=10) as services:
+        await services.create("t", segment_entries="10", segment_ms="604800000")
+        assert await sources(services, "segment.entries", "segment.ms") == {
+            "segment.entries": ("10", 1),
+            "segment.ms": ("604800000", 1),
+        }
+    async with KafkaServices(tmp_path, segment_entries=99) as services:
+        assert services.topics.get("t").config.segment_entries == 10
+
+
+async def test_a_topic_without_an_override_follows_a_changed_default(tmp_path):
+    """The default at the start of a broker is that of existing topics; also after an unset."""
+    async with KafkaServices(tmp_path, segment_entries=10) as services:
+        await services.topics.ensure("auto")
+        await services.create("t", segment_entries="7")
+        assert services.topics.get("auto").config.segment_entries == 10
+    async with KafkaServices(tmp_path, segment_entries=20) as services:
+        assert services.topics.get("auto").config.segment_entries == 20
+        assert services.topics.get("auto").partition(0).config.segment_entries == 20
+        assert services.topics.get("t").config.segment_entries == 7
+        assert (await change(services, ("segment.entries", DELETE, None)))[0] == Code.NONE
+        assert services.topics.get("t").config.segment_entries == 20
+        assert (await sources(services, "segment.entries"))["segment.entries"] == ("20", 4)
+    async with KafkaServices(tmp_path) as services:
+        assert services.topics.get("t").config.segment_entries == 1_000_000
+
+
+async def test_replaced_settings_fall_back_to_the_brokers_default(tmp_path):
+    """AlterConfigs leaves exactly the named settings overridden; others follow the broker."""
+    async with KafkaServices(tmp_path, segment_entries=10) as services:
+        await services.create("t", segment_entries="7", retention_ms="5")
+        assert await replace(services, retention_ms="6") == Code.NONE
+        assert services.topics.get("t").overrides == {"retention.ms": "6"}
+        assert services.topics.get("t").config.segment_entries == 10
+
+
+async def test_the_broker_shows_the_defaults_of_topics_by_both_names(tmp_path):
+    """A broker's description has each topic setting's default, by our name and by Kafka's."""
+    async with KafkaServices(tmp_path, log_segment_bytes=1000) as services:
+        names = ("segment.bytes", "log.segment.bytes", "log.retention.ms", "segment.entries")
+        assert await sources(services, *names, kind=BROKER, name="1") == {
+            "segment.bytes": ("1000", 4),
+            "log.segment.bytes": ("1000", 4),
+            "log.retention.ms": ("604800000", 5),
+            "segment.entries": ("1000000", 5),
+        }
+        found = await describe(services, BROKER, "1")
+        assert len({each.name for each in found.configs}) == len(found.configs)
+
+
+async def test_a_combination_with_a_default_is_refused(tmp_path):
+    """A topic may not have a minimum compaction lag above the maximum that it inherits."""
+    async with KafkaServices(tmp_path, max_compaction_lag_ms=5) as services:
+        with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms \(9\) is above"):
+            await services.create("t", min_compaction_lag_ms="9")
+        await services.create("t")
+        for validate_only in (True, False):
+            code, text = await change(
+                services, ("min.compaction.lag.ms", SET, "9"), validate_only=validate_only
+            )
+            assert code == Code.INVALID_CONFIG
+            assert "max.compaction.lag.ms (5)" in text
+        assert services.topics.get("t").overrides == {}
+
+
+async def test_a_default_that_the_dead_letter_topic_cannot_follow_stops_the_start(tmp_path):
+    """The dead-letter topic cannot be compacted; its own policy lets others be by default."""
+    async with KafkaServices(tmp_path) as services:
+        await services.create("dead_letter")
+    async with KafkaServices(tmp_path, cleanup_policy="compact") as services:
+        with pytest.raises(ConfigError, match=r"cleanup\.policy: compact cannot be the default"):
+            services.topics.check_defaults()
+        await services.topics.alter("dead_letter", {"cleanup.policy": "delete"})
+        services.topics.check_defaults()
+        with pytest.raises(InvalidConfig, match="is the dead-letter topic"):
+            await services.topics.alter("dead_letter", {"cleanup.policy": None})
