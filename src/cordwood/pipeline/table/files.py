@@ -164,8 +164,7 @@ def check_total(rows: int, wanted: int, where: str) -> None:
     if rows != wanted:
         raise CorruptionError(
             f"{where} has {plural(rows, 'row')}, but {wanted} were written; the table is "
-            f"unchanged; run the "
-            "command again"
+            "unchanged; run the command again"
         )
 
 
