@@ -10,8 +10,8 @@ from importlib.util import find_spec
 import pytest
 
 from cordwood.client import Producer
-from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
-from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
+from cordwood.lab.scenarios.pipeline import Driver, routed
+from cordwood.lab.scenarios.stage import SPARK_S, ScenarioRun, read_all, wait_until
 from cordwood.pipeline.worker_site import search_path
 from support.connect_server import open_connect_server
 
@@ -91,7 +91,7 @@ def test_the_router_runs_through_a_connect_server(tmp_path):
                 for start in (0, 100):  # at least two micro-batches
                     producer.send_and_confirm([("k.x", str(start + i)) for i in range(100)])
                     reached = start + 100
-                    wait_until(lambda to=reached: routed(broker) == to, "all are routed", START_S)
+                    wait_until(lambda to=reached: routed(broker) == to, "all are routed", SPARK_S)
         finally:
             driver.close()
         lines = read_all(broker.addresses["control"], "k", 200)

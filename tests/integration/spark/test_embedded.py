@@ -10,9 +10,9 @@ import pytest
 
 from cordwood.client import Producer
 from cordwood.lab.scenarios.cluster import WORKER
-from cordwood.lab.scenarios.pipeline import START_S, routed
+from cordwood.lab.scenarios.pipeline import routed
 from cordwood.lab.scenarios.processes import command, descendants, is_alive
-from cordwood.lab.scenarios.stage import Child, wait_until
+from cordwood.lab.scenarios.stage import SPARK_S, Child, wait_until
 from support.http import JsonClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -56,8 +56,8 @@ def test_serve_routes_by_itself_and_its_pipeline_dies_with_it(tmp_path):
         assert http.get("/readyz")["pipeline"] == "starting"
         with Producer(broker.addresses["ingress"], name="p") as producer:
             producer.send_and_confirm([("jobs.x", "1")])
-        wait_until(lambda: http.get("/api/pipeline")["state"] == "up", "it is up", START_S)
-        wait_until(lambda: routed(broker) == 1, "it is routed", START_S)
+        wait_until(lambda: http.get("/api/pipeline")["state"] == "up", "it is up", SPARK_S)
+        wait_until(lambda: routed(broker) == 1, "it is routed", SPARK_S)
         assert http.get("/api/topics", name="jobs", brief="1")["topics"]
         pid = http.get("/api/pipeline")["pid"]
         status = [sys.executable, "-m", "cordwood", "pipeline", "status"]
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_java_and_workers_at_work_without_a_word_from_spark(tmp_path
     try:
         with Producer(broker.addresses["ingress"], name="p") as producer:
             producer.send_and_confirm([(f"jobs.{i}", "1") for i in range(100)])
-            wait_until(lambda: routed(broker) == 100, "they are routed", START_S)
+            wait_until(lambda: routed(broker) == 100, "they are routed", SPARK_S)
             producer.send_and_confirm([(f"jobs.{i}", "2") for i in range(100)])  # busy again
         below = family(broker)
         assert {"java", "python"} <= kinds(below)
@@ -98,7 +98,7 @@ def test_a_stop_while_spark_is_starting_leaves_nothing_behind(tmp_path):
     """SIGTERM while Spark starts ends Java and leaves no process behind."""
     broker = Child(tmp_path / "data", {"pipeline": "embedded"})
     try:
-        wait_until(lambda: "java" in kinds(family(broker)), "Java begins", START_S)
+        wait_until(lambda: "java" in kinds(family(broker)), "Java begins", SPARK_S)
         below = family(broker)
         end(broker, signal.SIGTERM)
     finally:

@@ -6,8 +6,8 @@ import pytest
 
 from cordwood.client import Client, Producer
 from cordwood.lab.scenarios.cluster import open_cluster
-from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
-from cordwood.lab.scenarios.stage import ScenarioRun, read_all, wait_until
+from cordwood.lab.scenarios.pipeline import Driver, routed
+from cordwood.lab.scenarios.stage import SPARK_S, ScenarioRun, read_all, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -21,7 +21,7 @@ def test_the_router_runs_on_a_standalone_cluster_as_it_does_embedded(tmp_path):
             with Producer(broker.addresses["ingress"], name="p") as producer:
                 producer.send_and_confirm([(f"k{i % 2}.x", str(i)) for i in range(100)])
             driver.wait_ready()
-            wait_until(lambda: routed(broker) == 100, "all are routed", START_S)
+            wait_until(lambda: routed(broker) == 100, "all are routed", SPARK_S)
         finally:
             driver.close()
         control = broker.addresses["control"]

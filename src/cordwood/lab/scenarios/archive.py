@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ def cold_storage(stage: ScenarioRun) -> None:
         client.ack("archive", "archivist", RECORDS)
         stage.check(client.reclaim("archive") == 0, "drained records wait for the archive")
 
-        made = run_command(
+        made = stage.run_command(
             "archive", "create", "archive", "--bundle-records", str(BUNDLE), at=kafka
         )
         rows = json.loads(made.stdout)
@@ -44,20 +42,11 @@ def cold_storage(stage: ScenarioRun) -> None:
         stage.check(client.reclaim("archive") == 1, "archived, the segment goes")
         _check_status(stage, client, home.name)
         _check_tampering(stage, home, kafka)
-        run_command("archive", "restore", "archive", "--to", "again", at=kafka)
+        stage.run_command("archive", "restore", "archive", "--to", "again", at=kafka)
         back = [line.payload for line in read_all(control, "again", RECORDS)]
         stage.check(
             back == [payload.encode() for payload in payloads], "every record is back, in order"
         )
-
-
-def run_command(*words: str, at: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command against the broker at a Kafka address, as a user would."""
-    command = [sys.executable, "-m", "cordwood", *words, "--broker", at, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != expect:
-        raise CordwoodError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-800:]}")
-    return done
 
 
 def _check_manifest(stage: ScenarioRun, home: Path, payloads: list[str]) -> None:
@@ -143,6 +132,6 @@ def _verify(
         else:
             (copy / home.name / name).write_bytes(data)
     expect = CHECK_FAILED if changes else 0
-    done = run_command("archive", "verify", "--dest", str(copy), at=kafka, expect=expect)
+    done = stage.run_command("archive", "verify", "--dest", str(copy), at=kafka, expect=expect)
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found

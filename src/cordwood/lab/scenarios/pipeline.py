@@ -23,12 +23,19 @@ from cordwood.lab.scenarios.cluster import JAVA, Cluster, open_cluster
 from cordwood.lab.scenarios.delivery import COUNTS, FAMILIES
 from cordwood.lab.scenarios.delivery import routing as routing_decision
 from cordwood.lab.scenarios.processes import command, descendants, is_alive
-from cordwood.lab.scenarios.stage import Child, Failed, ScenarioRun, read_all, wait_until
+from cordwood.lab.scenarios.stage import (
+    LOOK_S,
+    SPARK_S,
+    Child,
+    Failed,
+    ScenarioRun,
+    read_all,
+    wait_until,
+)
 from cordwood.protocol.api.readers import ListReaders
 
 ROUTED: Final = {"test": 40, "jobs": 40, "random": 10, "bar": 10}
-START_S: Final = 180.0  # Spark may take this long to start on a loaded machine
-LOOK_S: Final = 0.1
+
 RECORDS: Final = 200_000
 KILLS: Final = 20
 DRIVER_KILLS: Final = 3  # after each, Spark must start again
@@ -52,6 +59,7 @@ class Driver:
         spark = ("--remote", remote) if remote else ("--master", master)
         flags = ("--broker", broker, *spark, "--jobs", "route", "--lifeline")
         conf = () if remote else ("--conf", "spark.ui.enabled=false", "--conf", EXECUTOR_JAVA)
+        self._stage = stage
         self._log = stage.directory / "pipeline.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -88,7 +96,12 @@ class Driver:
 
     def wait_ready(self) -> None:
         """Wait until the driver's streams are open."""
-        wait_until(lambda: self._is_ready.is_set() or not self.is_running, "READY", START_S)
+        wait_until(
+            lambda: self._is_ready.is_set() or not self.is_running,
+            "READY",
+            SPARK_S,
+            waiting=lambda: self._stage.say("waiting", until="Spark has started"),
+        )
         if not self.is_running:
             tail = self._log.read_text(errors="replace").strip().splitlines()[-3:]
             raise Failed(f"the pipeline did not start: {tail}")
@@ -127,7 +140,7 @@ def routing(stage: ScenarioRun) -> None:
         with Producer(broker.addresses["ingress"], name="families") as producer:
             producer.send_and_confirm([(key, f"message {i}") for i, key in enumerate(keys)])
         driver.wait_ready()
-        wait_until(lambda: routed(broker) == len(keys), "every message is routed", START_S)
+        wait_until(lambda: routed(broker) == len(keys), "every message is routed", SPARK_S)
     finally:
         driver.close()
     with Client(control) as client:
@@ -236,7 +249,7 @@ class Havoc:
     @staticmethod
     def wait(holds: Callable[[], bool], what: str) -> None:
         """Poll every ``LOOK_S`` only, as polling takes CPU time from the processes waited for."""
-        wait_until(holds, what, START_S, every_s=LOOK_S)
+        wait_until(holds, what, SPARK_S, every_s=LOOK_S)
 
     def _kill_broker(self) -> None:
         self._broker.kill()

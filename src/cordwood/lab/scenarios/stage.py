@@ -15,8 +15,13 @@ from types import TracebackType
 from typing import IO, Self
 
 from cordwood.client import Client, Line
+from cordwood.client.http import HttpClient
+from cordwood.protocol.api.status import GetPipeline
 
 READY = "READY "
+SPARK_S = 900.0  # with eight busy loops beside it on two cores, Spark needs minutes to start
+WAITING_S = 5.0  # how often a wait says that it goes on
+LOOK_S = 0.25  # looking more often takes time from what is waited for
 HOUR_MS = 3_600_000  # as monitor interval: only the scenario itself triggers RECLAIM
 
 
@@ -115,6 +120,42 @@ class ScenarioRun:
         if not holds:
             raise Failed(f"{self.name} (seed {self.seed}): {what}: {details}")
 
+    def run_command(
+        self, *words: str, at: str, expect: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command against the broker at a Kafka address, as a user would."""
+        command = [sys.executable, "-m", "cordwood", *words, "--broker", at, "--format", "json"]
+        shown, began = " ".join(("cordwood", *words)), time.monotonic()
+        self.say("run", command=shown)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            while True:
+                try:
+                    out, err = child.communicate(timeout=WAITING_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    self.say("waiting", until=f"{shown} ends", waited_s=_since(began))
+        if child.returncode != expect:
+            raise Failed(f"{shown} ended with {child.returncode}: {err[-800:]}")
+        return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+    def wait_for_spark(self, broker: Child, holds: Callable[[], bool], what: str) -> None:
+        """Wait for the broker's pipeline however slow it starts, saying so; not if it cannot run.
+
+        A time limit that suits an idle machine fails on a loaded one, where Spark is only slow.
+        """
+        began = time.monotonic()
+
+        def look() -> None:
+            report = HttpClient(broker.addresses["http"]).call(GetPipeline())
+            if report.state == "missing":
+                raise Failed(f"the pipeline cannot run: {report.detail}")
+            self.say("waiting", until=what, pipeline=report.state, waited_s=_since(began))
+
+        look()
+        wait_until(holds, what, SPARK_S, every_s=LOOK_S, waiting=look)
+
     def __enter__(self) -> Self:
         """Print the seed."""
         self.say("begin", seed=self.seed)
@@ -149,14 +190,32 @@ def read_all(control: str, topic: str, count: int) -> list[Line]:
 
 
 def wait_until(
-    holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, every_s: float = 0.01
+    holds: Callable[[], bool],
+    what: str,
+    timeout_s: float = 60.0,
+    *,
+    every_s: float = 0.01,
+    waiting: Callable[[], None] = lambda: None,
+    notice_s: float = WAITING_S,
 ) -> None:
-    """Poll until the condition holds; raises ``Failed`` after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
+    """Poll until the condition holds; raises ``Failed`` after ``timeout_s``.
+
+    Meanwhile calls ``waiting`` every ``notice_s``, to show progress or to give up.
+    """
+    now = time.monotonic()
+    deadline, notice = now + timeout_s, now + notice_s
     while not holds():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise Failed(f"waited {timeout_s:.0f} s in vain until {what}")
+        if now > notice:
+            waiting()
+            notice = now + notice_s
         time.sleep(every_s)
+
+
+def _since(began: float) -> int:
+    return round(time.monotonic() - began)
 
 
 def _quoted(value: object) -> str:
