@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "segment": ("segment:app", "List, dump and verify segment files."),
     "config": ("config:app", "Show the broker's settings and where each was set."),
     "check": ("check:check", "Check the broker's health; for monitoring, by exit code."),
+    "doctor": ("doctor:doctor", "Check that this machine can run a broker and Spark."),
     "certs": ("certs:app", "Create test certificates for TLS."),
     "compact": ("compact:compact", "Compact a topic, or explain when it is due."),
     "dlq": ("dlq:app", "Count, show and replay dead letters."),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from cordwood.errors import ConfigError, UnavailableError
+from cordwood.extras import install_command
 from cordwood.log.files.modes import like, make_shared_directory, open_shared, open_with
 
 _COPY_BYTES: Final = 1 << 20
@@ -190,7 +191,7 @@ class ObjectStorage:
             from obstore.store import from_url
         except ImportError:
             raise ConfigError(
-                f'{place} is an object store, which needs obstore: run `pip install "cordwood[s3]"`'
+                f"{place} is an object store, which needs obstore: run `{install_command('s3')}`"
             ) from None
         self._api: Any = obstore
         self._error = BaseError

@@ -26,6 +26,7 @@ from typing import Final
 
 from cordwood.broker.jobs.pipeline_status import PipelineState, PipelineStatus
 from cordwood.errors import ConfigError
+from cordwood.extras import install_command
 from cordwood.log.lifecycle.directory import PIPELINE_LOG
 from cordwood.server.rotating_file import RotatingFile
 
@@ -37,9 +38,6 @@ STEADY_S: Final = 300.0  # a child that ran this long resets the restart delay
 STOP_S: Final = 5.0  # then the child is killed
 LINE_BYTES_MAX: Final = 1 << 20
 CHUNK_BYTES: Final = 64 << 10
-MISSING: Final = (
-    'the pipeline needs Spark: pip install "cordwood[spark]", or start with --no-pipeline'
-)
 # The log format of `cordwood pipeline run`: date, time, level, logger, message.
 _OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordwood[.\w]*) (.+)")
 
@@ -72,7 +70,7 @@ class Supervisor:
         """Create it for the broker's Kafka listener; if impossible, log why and return None."""
         if kafka is None or importlib.util.find_spec("pyspark") is None:
             detail = (
-                MISSING
+                f"the pipeline needs Spark: {install_command('spark')}, or start with --no-pipeline"
                 if kafka
                 else "the pipeline needs the Kafka listener; start the broker with --kafka "
                 "HOST:PORT"

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from cordwood.extras import install_command
 from cordwood.lab.scenarios.processes import descendants_named
 from cordwood.lab.scenarios.stage import Failed
 
@@ -162,7 +163,7 @@ def _spark_home() -> Path:
     """The directory of the installed PySpark, found without importing it."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
-        raise Failed('it needs Spark: pip install "cordwood[spark]"')
+        raise Failed(f"it needs Spark: {install_command('spark')}")
     return Path(found.origin).parent
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cordwood.errors import ConfigError, CordwoodError
+from cordwood.extras import install_command
 
 JAVA_VERSION_MIN: Final = 17  # required by Spark 4
 VECTOR_MODULE: Final = "jdk.incubator.vector"
@@ -55,8 +56,8 @@ def java_home(
         seen.append(f"{home} ({f'Java {java.version}' if java else 'no working Java'})")
     passed_over = f"; not usable: {', '.join(seen)}" if seen else ""
     raise ConfigError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer, but none was found{passed_over}: run `pip "
-        'install "cordwood[jdk]"`, or install openjdk-17-jre-headless, or set JAVA_HOME'
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer, but none was found{passed_over}: run "
+        f"`{install_command('jdk')}`, or install openjdk-17-jre-headless, or set JAVA_HOME"
     )
 
 

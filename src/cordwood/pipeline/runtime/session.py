@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from cordwood.errors import ConfigError, UnavailableError
+from cordwood.extras import install_command
 from cordwood.pipeline.runtime import priority
 from cordwood.pipeline.runtime.executors import wait_for_executors
 from cordwood.pipeline.runtime.java import java_home
@@ -145,7 +146,7 @@ def open_session(
 def check_remote(remote: str) -> None:
     """Fail at once if no server answers; Spark's client would retry silently for ten minutes."""
     if importlib.util.find_spec("grpc") is None:
-        raise ConfigError("Spark Connect needs grpcio: run `pip install cordwood[connect]`")
+        raise ConfigError(f"Spark Connect needs grpcio: run `{install_command('connect')}`")
     url = urlsplit(remote)
     try:
         port = url.port or CONNECT_PORT
@@ -167,7 +168,7 @@ def _import_spark() -> type[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise ConfigError('Spark is not installed: run `pip install "cordwood[spark]"`') from None
+        raise ConfigError(f"Spark is not installed: run `{install_command('spark')}`") from None
     return cast("type[SparkSession]", SparkSession)
 
 

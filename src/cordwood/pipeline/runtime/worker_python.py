@@ -26,8 +26,8 @@ DEFAULT: Final = "python3"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set if Java is already running and started this process
 NEEDED: Final = ("pyspark_cordwood", "pyarrow")  # Spark brings pyspark itself
 _PROBE: Final = (
-    "import sys; from importlib.util import find_spec; "
-    "print(*[name for name in sys.argv[1:] if find_spec(name) is None])"
+    "import sys; from importlib.util import find_spec; print('%d.%d' % sys.version_info[:2], "
+    "*[name for name in sys.argv[1:] if find_spec(name) is None])"
 )
 _PROBE_SECONDS: Final = 60
 
@@ -90,5 +90,10 @@ def _problem(python: str, environ: Mapping[str, str]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{python} does not run: {error}"
-    missing = answer.stdout.split()
-    return f"{python} does not have {' or '.join(missing)}" if missing else None
+    version, *missing = answer.stdout.split()
+    if missing:
+        return f"{python} does not have {' or '.join(missing)}"
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if version != ours:
+        return f"{python} is Python {version}, and Spark runs only the driver's version ({ours})"
+    return None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cordwood.client.storage import DirectoryStorage, Storage, read_small
 from cordwood.client.topic_archive import put_proved
 from cordwood.errors import ConfigError, CorruptionError, UnavailableError
+from cordwood.extras import install_command
 from cordwood.pipeline.table.files import (
     INCOMING,
     TableFile,
@@ -142,7 +143,7 @@ class DeltaTable:
             import deltalake
         except ImportError:
             raise ConfigError(
-                'the format delta needs deltalake: run `pip install "cordwood[delta]"`'
+                f"the format delta needs deltalake: run `{install_command('delta')}`"
             ) from None
         self._api: Any = deltalake
         self._storage = storage

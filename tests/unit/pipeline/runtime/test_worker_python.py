@@ -13,10 +13,11 @@ from cordwood.pipeline.runtime.worker_python import VARIABLES, check_lookup, use
 @pytest.fixture
 def other(tmp_path):
     """A directory for PATH whose ``python3`` reports that every module is missing."""
+    version = ".".join(map(str, sys.version_info[:2]))
     directory = tmp_path / "bin"
     directory.mkdir()
     script = directory / "python3"
-    script.write_text('#!/bin/sh\nshift 2\necho "$@"\n')
+    script.write_text(f'#!/bin/sh\nshift 2\necho {version} "$@"\n')
     script.chmod(0o755)
     return str(directory)
 
@@ -111,6 +112,16 @@ def test_the_check_reports_a_python_that_does_not_run(tmp_path):
     problem = check_lookup({"PYSPARK_PYTHON": str(broken)}).problem
     assert problem is not None
     assert "does not run" in problem
+
+
+def test_the_check_reports_a_python_of_another_version(tmp_path):
+    """Spark's workers must run the driver's Python version, so another one is a problem."""
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 3.8\n")
+    other.chmod(0o755)
+    problem = check_lookup({"PYSPARK_PYTHON": str(other)}).problem
+    assert problem is not None
+    assert "is Python 3.8, and Spark runs only the driver's version" in problem
 
 
 def test_the_check_passes_for_a_python_with_cordwood():
