@@ -1,6 +1,6 @@
 # Every target sets itself up in .venv from nothing but Python >= 3.11 and pip; see scripts/setup.sh.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench bench-peers bench-guard docs site clean
+.PHONY: help demo serve test check bench bench-peers bench-guard docs site lock wheel-test clean
 SHELL := /bin/sh
 BIN := .venv/bin
 ARGS ?=
@@ -45,9 +45,16 @@ site: docs  ## the documents as a site, in site/
 	@cd .site && ../$(BIN)/zensical build
 	@rm -rf site && mv .site/site site && rm -rf .site
 
+lock: .venv/.core  ## write requirements/dev.lock: the versions that make installs, for Python 3.11 to 3.14
+	@scripts/lock.sh
+
+# Interpreters are those on PATH and of pyenv; ARGS="/opt/python3.14/bin/python" adds others.
+wheel-test: .venv/.core  ## build the wheel once, and test it on every Python from 3.11 to 3.14 that is found
+	@$(BIN)/python scripts/wheel_test.py $(ARGS)
+
 clean:  ## forget everything that can be made again
-	rm -rf .venv .site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
+	rm -rf .venv .site build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/.%: pyproject.toml scripts/setup.sh
+.venv/.%: pyproject.toml requirements/dev.lock scripts/setup.sh
 	@scripts/setup.sh $*

@@ -6,7 +6,9 @@
 #   spark   core, Spark and a Java for it, and a Kafka client for the demo
 #   dev     all of these, and the commands tests drive from outside
 #
-# Each level leaves a stamp, .venv/.<level>, that the Makefile compares with pyproject.toml.
+# Each level leaves a stamp, .venv/.<level>, that the Makefile compares with pyproject.toml. Versions are those of
+# requirements/dev.lock (`make lock`); UNLOCKED=1 takes the newest that pyproject.toml allows, and so does a Python
+# for which the locked ones cannot be installed.
 set -eu
 cd "$(dirname "$0")/.."
 level=${1:?usage: scripts/setup.sh core|check|spark|dev}
@@ -40,10 +42,15 @@ make_venv() {
         { rm -rf .venv; die "pip could not be placed in .venv; the lines above say why"; }
 }
 
+pip_install() { $bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2; }
+
 install() {
     say "installing $* (done once)"
-    $bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2 ||
-        die "pip could not install $*; the lines above say why"
+    if [ -z "${UNLOCKED:-}" ]; then
+        pip_install --constraint requirements/dev.lock "$@" && return
+        say "the versions of requirements/dev.lock could not be installed; trying the newest instead"
+    fi
+    pip_install "$@" || die "pip could not install $*; the lines above say why"
 }
 
 may_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }

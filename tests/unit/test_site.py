@@ -66,3 +66,6 @@ def test_no_page_promises_a_release():
     texts = {page.name: page.read_text() for page in pages if page.suffix in {".md", ".py"}}
     promised = re.compile(r"^ *pip install [^\n#`]*\bcordwood\b", re.MULTILINE)
     assert [name for name, text in texts.items() if promised.search(text)] == []
+    shipped = [*(ROOT / "deploy").rglob("*.*"), *(ROOT / "src").rglob("*.py")]
+    by_name = re.compile(r"pip install (?:-\S+ )*cordwood\b(?!\[)")
+    assert [page.name for page in shipped if by_name.search(page.read_text())] == []
