@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.rows import Row
 from cordwood.client import Client
-from cordwood.lab.scenarios.pipeline import START_S, Driver, routed
-from cordwood.lab.scenarios.stage import Child, ScenarioRun, wait_until
+from cordwood.lab.scenarios.pipeline import Driver, routed
+from cordwood.lab.scenarios.stage import SPARK_S, Child, ScenarioRun, wait_until
 
 RECORDS = int(os.environ.get("CORDWOOD_BENCH_RECORDS", "2000000"))
 WARM = 100_000
@@ -64,12 +64,12 @@ def push(broker: Child, data: bytes) -> None:
         host, port = broker.addresses["ingress"].rsplit(":", 1)
         with socket.create_connection((host, int(port))) as ingress:
             ingress.sendall(data)
-        wait_until(lambda: client.get_ack() >= wanted, "the lines are durable", START_S)
+        wait_until(lambda: client.get_ack() >= wanted, "the lines are durable", SPARK_S)
 
 
 def wait_routed(broker: Child, count: int) -> None:
     """Wait until the router has processed that many records."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + SPARK_S
     while routed(broker) < count:
         assert time.monotonic() < deadline, "the router does not come along"
         time.sleep(LOOK_S)

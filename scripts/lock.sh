@@ -11,7 +11,7 @@ trap 'rm -rf "$tools"' EXIT
 {
     echo '# Written by `make lock`; do not edit. Versions for development, not a requirement of cordwood.'
     "$tools/bin/uv" pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
-        --no-emit-index-url --no-emit-find-links pyproject.toml --extra dev --extra all
+        pyproject.toml --extra dev --extra all
 } >"$lock.tmp"
 mv "$lock.tmp" "$lock"
 echo "wrote $lock: $(grep -c == "$lock") versions" >&2

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cordwood.config import BrokerConfig, TopicConfig
+from cordwood.config import BrokerConfig
 from cordwood.decide.descriptors import UNLIMITED
 from cordwood.decide.doctor.facts import ClockFacts, DiskFacts, LimitFacts, TlsFacts
 from cordwood.log.format.layout import LOCK
@@ -126,7 +126,7 @@ def limit_facts(config: BrokerConfig) -> LimitFacts:
         connections_wanted=len(LISTENERS) * config.connections_max,
         memory_available=_available_memory(),
         file_bytes=None if size == resource.RLIM_INFINITY else size,
-        segment_bytes=TopicConfig().segment_bytes,
+        segment_bytes=config.topic_defaults.config.segment_bytes,
     )
 
 
