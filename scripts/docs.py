@@ -29,7 +29,7 @@ from cordwood.protocol.kafka import schema
 from cordwood.protocol.line.commands import COMMANDS
 from cordwood.server.http_api import ROUTES
 from cordwood.settings.environment import OTHER_VARIABLES
-from cordwood.settings.kafka_names import BROKER_NAMES, TOPIC_SETTINGS
+from cordwood.settings.kafka_names import BROKER_ALIASES, BROKER_NAMES, TOPIC_SETTINGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file: bench is not on the path
@@ -39,10 +39,25 @@ _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end: \2 -->
 def broker_settings() -> str:
     """One line for each setting, in the order of the table in the code."""
     lines = (
-        [f"`{name}`", f"`{_default(row)}`", _allowed(kind, row), row.doc]
+        [
+            f"`{name}`",
+            f"`{_default(row)}`",
+            "yes" if row.is_dynamic else "",
+            _allowed(kind, row),
+            row.doc,
+        ]
         for name, (_, kind, row) in config.rows(config.BrokerConfig).items()
     )
-    return _table(["setting", "default", "allowed", "meaning"], lines)
+    return _table(["setting", "default", "dynamic", "allowed", "meaning"], lines)
+
+
+def broker_aliases() -> str:
+    """One line for each of Kafka's names that has another name here."""
+    lines = (
+        [f"`{name}`", f"`{each.setting}`", "" if each.unit_ms == 1 else "in minutes"]
+        for name, each in sorted(BROKER_ALIASES.items())
+    )
+    return _table(["Kafka's name", "setting", "unit"], lines)
 
 
 def topic_settings() -> str:
@@ -207,6 +222,7 @@ def _sentences(handler: object) -> str:
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "topic-settings": topic_settings,
     "broker-settings": broker_settings,
+    "broker-aliases": broker_aliases,
     "other-variables": other_variables,
     "error-families": error_families,
     "error-members": error_members,

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
 from cordwood.settings.environment import check_variables, environment_name, nearest
-from cordwood.settings.kafka_names import BROKER_NAMES, BrokerName, in_milliseconds
+from cordwood.settings.kafka_names import BROKER_ALIASES, BROKER_NAMES, BrokerName, in_milliseconds
 from cordwood.settings.rows import (
     DAY_MS,
     GIB,
@@ -58,6 +58,7 @@ __all__ = [
     "TopicDefaults",
     "Value",
     "apply_settings",
+    "broker_setting",
     "changed",
     "check_environment",
     "environment_name",
@@ -125,10 +126,10 @@ class BrokerConfig:
         choices=("fsync", "os"),
     )
     auto_create_topics: bool = setting(
-        True, "Create a topic on the first write or metadata request for it."
+        True, "Create a topic on the first write or metadata request for it.", dynamic=True
     )
     num_partitions: int = setting(
-        1, "Partitions of an automatically created topic.", low=1, high=10_000
+        1, "Partitions of an automatically created topic.", low=1, high=10_000, dynamic=True
     )
     ingress_topic: str = setting("append", "The topic that ingress lines are appended to.")
     dead_letter_topic: str = setting(
@@ -156,6 +157,7 @@ class BrokerConfig:
         100 * MIB,
         "The largest Kafka request; the connection of a larger one is closed.",
         low=1 * KIB,
+        dynamic=True,
     )
     request_elements_max: int = setting(
         50_000,
@@ -163,6 +165,7 @@ class BrokerConfig:
         "connection of one with more is closed.",
         low=1_000,
         high=10_000_000,
+        dynamic=True,
     )
     queued_max_request_bytes: int = setting(
         256 * MIB,
@@ -170,6 +173,7 @@ class BrokerConfig:
         "connections together; when it is used up, sockets are not read. At least "
         "socket.request.max.bytes is used.",
         low=1 * MIB,
+        dynamic=True,
     )
     message_inflated_bytes_max: int = setting(
         64 * MIB,
@@ -177,12 +181,14 @@ class BrokerConfig:
         "batch is decompressed at a time, in up to twice this memory.",
         low=1 * MIB,
         high=256 * MIB,
+        dynamic=True,
     )
     connections_max: int = setting(4096, "The most open connections of a listener.", low=1)
     idle_timeout_ms: int = limit(
         10 * MINUTE_MS,
         "Close a connection that has sent no complete request for this long. -1 = never.",
         low=1,
+        dynamic=True,
     )
     handshake_timeout_ms: int = setting(
         10 * SECOND_MS, "Close a connection whose TLS handshake takes longer than this.", low=1
@@ -191,20 +197,23 @@ class BrokerConfig:
         10 * SECOND_MS,
         "How often the broker checks for segments to seal by age and to reclaim.",
         low=10,
+        dynamic=True,
     )
     scrub_bytes_per_second: int = setting(
         8 * MIB,
         "How fast sealed segments are read in the background to find damage before a reader "
         "does. 0 = off: only segments with known damage are read again.",
         low=0,
+        dynamic=True,
     )
     scrub_interval_ms: int = setting(
-        7 * DAY_MS, "How often the scrub reads each sealed segment.", low=1
+        7 * DAY_MS, "How often the scrub reads each sealed segment.", low=1, dynamic=True
     )
     compaction_interval_ms: int = setting(
         5 * MINUTE_MS,
         "How often the pipeline checks for partitions that are due for compaction.",
         low=10,
+        dynamic=True,
     )
     compaction_delay_ms: int = setting(
         MINUTE_MS,
@@ -213,7 +222,7 @@ class BrokerConfig:
         low=0,
     )
     shutdown_timeout_ms: int = setting(
-        10 * SECOND_MS, "How long a shutdown waits for connections to drain.", low=0
+        10 * SECOND_MS, "How long a shutdown waits for connections to drain.", low=0, dynamic=True
     )
     group_min_session_timeout_ms: int = setting(
         6 * SECOND_MS,
@@ -239,12 +248,14 @@ class BrokerConfig:
         "Forget a consumer group's committed offsets this long after its last member left and "
         "its last commit; groups that RECLAIM waits for are kept. -1 = never.",
         low=1,
+        dynamic=True,
     )
     delivery_retention_ms: int = limit(
         30 * DAY_MS,
         "Forget the sequence numbers of a Spark query that has delivered nothing for this long; "
         "its last batch stays on disk, so a query that resumes is not appended twice. -1 = never.",
         low=1,
+        dynamic=True,
     )
     transaction_max_timeout_ms: int = setting(
         15 * MINUTE_MS, "The longest a producer may let a transaction stay open.", low=1
@@ -277,6 +288,11 @@ _BROKER_NAMES: Final = {
     **{name: BrokerName(name) for name in (*rows(BrokerConfig), *rows(TopicConfig))},
     **BROKER_NAMES,
 }  # every name that a broker's setting may have → the setting
+
+
+def broker_setting(written: str) -> BrokerName:
+    """The setting that a name stands for in requests of Kafka's admin clients, and its unit."""
+    return BROKER_ALIASES.get(written) or _BROKER_NAMES.get(written, BrokerName(written))
 
 
 def changed(config: Config, changes: Mapping[str, object]) -> Config:
@@ -317,7 +333,7 @@ def _changed_defaults(defaults: TopicDefaults, changes: Mapping[str, object]) ->
             raise InvalidConfig(f"{written}: {reason}") from None
     if conflict := find_conflict(config):
         raise InvalidConfig(conflict)
-    chosen = defaults.chosen | {_BROKER_NAMES[written].topic_setting for written in changes}
+    chosen = defaults.chosen | {_BROKER_NAMES[written].setting for written in changes}
     return TopicDefaults(config, chosen, defaults.sources)
 
 
@@ -398,7 +414,7 @@ def _by_setting(
     for written, value in given.items():
         if value is None:
             continue
-        name = _BROKER_NAMES.get(written, BrokerName(written)).topic_setting
+        name = _BROKER_NAMES.get(written, BrokerName(written)).setting
         if name in settings:
             raise ConfigError(
                 f"{settings[name].name} and {written} are the same setting; give one of them "

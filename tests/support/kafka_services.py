@@ -8,6 +8,7 @@ from cordwood.batch.header import parse_headers
 from cordwood.batch.records import encode_batch
 from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.dynamic_settings import DynamicSettings
 from cordwood.broker.kafka.handlers import Coordinators, kafka_handlers
 from cordwood.broker.produce import ProduceService
 from cordwood.broker.readers import ReaderService
@@ -59,12 +60,14 @@ class KafkaServices:
         )
         self.notifier = AppendNotifier()
         self.metadata = AsyncMetadata(self.store.metadata)
-
+        self.settings = DynamicSettings(self.config, self.metadata)
         self.writer = Writer(self.config.durability, on_commit=self.notifier.wake)
         self.cluster = ClusterView(self.store.metadata.cluster.cluster_id())
         self.topics = TopicService(
-            self.config, self.store, self.cluster, self.writer, self.metadata
+            self.settings.current, self.store, self.cluster, self.writer, self.metadata
         )
+        self.settings.check_with(self.topics.check_reconfigure)
+        self.settings.subscribe(self.topics.reconfigure)
         self.produce_service = ProduceService(
             self.writer, self.clock, self.config.message_inflated_bytes_max
         )
@@ -79,7 +82,7 @@ class KafkaServices:
         )
         self.handlers = kafka_handlers(
             self.coordinators,
-            config=self.config,
+            settings=self.settings,
             clock=self.clock,
             store=self.store,
             cluster=self.cluster,

@@ -288,10 +288,10 @@ def test_every_name_of_kafka_is_a_default_of_a_topic_setting(name: str):
     """Each name sets its topic setting, and no name is also another setting's."""
     assert name not in rows(BrokerConfig)
     assert name not in rows(TopicConfig)
-    field_name, kind, row = rows(TopicConfig)[BROKER_NAMES[name].topic_setting]
+    field_name, kind, row = rows(TopicConfig)[BROKER_NAMES[name].setting]
     value: object = 100 if kind == "int" and row.high is None else format_value(row, row.default)
     config = changed(BrokerConfig(), {name: value})
-    assert config.topic_defaults.chosen == {BROKER_NAMES[name].topic_setting}
+    assert config.topic_defaults.chosen == {BROKER_NAMES[name].setting}
     if kind == "int" and row.high is None:
         unit = BROKER_NAMES[name].unit_ms
         assert getattr(config.topic_defaults.config, field_name) == 100 * unit

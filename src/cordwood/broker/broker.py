@@ -13,6 +13,7 @@ from cordwood.broker.background import BackgroundTasks
 from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.commands import CommandService
 from cordwood.broker.directory_watch import DirectoryWatch
+from cordwood.broker.dynamic_settings import DynamicSettings
 from cordwood.broker.exposition import snapshot
 from cordwood.broker.health import health_of
 from cordwood.broker.ingest.service import IngressService
@@ -65,8 +66,10 @@ class ListenerStats(Protocol):
 class Broker:
     """Everything behind the listeners."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, store: Store) -> None:
-        self.config = config
+    def __init__(self, started_with: BrokerConfig, clock: Clock, store: Store) -> None:
+        self.metadata = AsyncMetadata(store.metadata)
+        self.settings = DynamicSettings(started_with, self.metadata)
+        config = self.settings.current
         self.clock = clock
         self.store = store
         self.listeners: Mapping[str, ListenerStats] = {}
@@ -81,7 +84,6 @@ class Broker:
         )
         self.cluster = ClusterView(store.metadata.cluster.cluster_id())
         self.notifier = AppendNotifier()
-        self.metadata = AsyncMetadata(store.metadata)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="cordwood-background")
         self._delivery_thread = ThreadPoolExecutor(1, thread_name_prefix="cordwood-delivery")
         self.topics = TopicService(config, store, self.cluster, self.writer, self.metadata)
@@ -136,7 +138,7 @@ class Broker:
         self.outgoing = UnsentReplies()
         handlers = kafka_handlers(
             self._coordinators,
-            config=config,
+            settings=self.settings,
             clock=clock,
             store=store,
             cluster=self.cluster,
@@ -151,6 +153,24 @@ class Broker:
             self.writer, self.produce, handlers, config.request_elements_max
         )
         self.background = BackgroundTasks()
+        self.settings.check_with(self.topics.check_reconfigure)
+        self.settings.subscribe(
+            self._reconfigure,
+            self.topics.reconfigure,
+            self.monitor.reconfigure,
+            self.scrub.reconfigure,
+            self._coordinators.reconfigure,
+        )
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Return the settings in effect."""
+        return self.settings.current
+
+    def _reconfigure(self, config: BrokerConfig) -> None:
+        self.produce.inflated_bytes_max = config.message_inflated_bytes_max
+        self.deliveries.retention_ms = config.delivery_retention_ms
+        self.kafka.elements_max = config.request_elements_max
 
     async def start(self) -> None:
         """Start the writer, finish recorded deliveries and start the background tasks."""

@@ -68,14 +68,25 @@ class Monitor:
         self._archive = archive
         self._archived: dict[TopicPartition, Partition] = {}  # for ``run_archived`` to reclaim
         self._has_archived = asyncio.Event()
+        self._has_interval = asyncio.Event()  # monitor.interval.ms was changed
         self._held_before: dict[TopicPartition, frozenset[tuple[int, str]]] = {}
         self.stats = MonitorStats()
 
     async def run(self) -> None:
         """Run a round every ``monitor.interval.ms`` until cancelled."""
         while True:
-            await asyncio.sleep(self._config.monitor_interval_ms / 1000)
-            await self.run_round()
+            self._has_interval.clear()
+            try:
+                async with asyncio.timeout(self._config.monitor_interval_ms / 1000):
+                    await self._has_interval.wait()
+            except TimeoutError:
+                await self.run_round()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use other settings from now on; the wait for the next round begins again."""
+        if config.monitor_interval_ms != self._config.monitor_interval_ms:
+            self._has_interval.set()
+        self._config = config
 
     async def run_archived(self) -> None:
         """Reclaim partitions whose bundles must be read again first, until cancelled."""

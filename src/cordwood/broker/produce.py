@@ -37,7 +37,7 @@ class ProduceService:
         """``inflated_bytes_max`` limits the inflated size of one compressed batch."""
         self._writer = writer
         self._clock = clock
-        self._inflated_bytes_max = inflated_bytes_max
+        self.inflated_bytes_max = inflated_bytes_max
         self._checking = OrderedExecutor("cordwood-check")
         self._behind: Counter[Partition] = Counter()  # appends whose check is still running
         self.on_checked: Callable[[], None] = lambda: None
@@ -73,13 +73,13 @@ class ProduceService:
         if mine.readonly:
             mine = memoryview(bytearray(data))
         rules = producer_rules(
-            partition.tp.topic, partition.config, self._inflated_bytes_max, self._clock.now_ms()
+            partition.tp.topic, partition.config, self.inflated_bytes_max, self._clock.now_ms()
         )
         if is_for_loop and partition not in self._behind and len(mine) <= batch_checks.LOOP_BYTES:
             header: BatchHeader | None = batch_checks.check_frame(mine, rules)
             assert header is not None
             if batch_checks.is_for_loop(mine, header):
-                bytes_max = min(batch_checks.LOOP_INFLATED_BYTES, self._inflated_bytes_max)
+                bytes_max = min(batch_checks.LOOP_INFLATED_BYTES, self.inflated_bytes_max)
                 header = batch_checks.check_records(mine, header, rules, bytes_max)
                 if header is not None:
                     admit(header)

@@ -89,8 +89,7 @@ class Scrubber:
     def __init__(self, config: BrokerConfig, store: Store, clock: Clock) -> None:
         self.stats = ScrubStats()
         self.last_run: ScrubRun | None = None
-        self._rate = config.scrub_bytes_per_second
-        self._interval_ms = config.scrub_interval_ms
+        self.reconfigure(config)
         self._store = store
         self._clock = clock
         self._stopping = threading.Event()
@@ -105,6 +104,11 @@ class Scrubber:
         )
         self._demanded: asyncio.Future[None] | None = None
         store.health.on_damage(self._on_damage)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use another pace and interval, from the next look for due segments on."""
+        self._rate = config.scrub_bytes_per_second
+        self._interval_ms = config.scrub_interval_ms
 
     async def run(self) -> None:
         """Scrub due segments until cancelled."""

@@ -155,12 +155,34 @@ class TopicService:
 
     def check_settings(self, name: str, own: Mapping[str, object]) -> None:
         """Raise ``InvalidConfig`` if a topic of this name may not set exactly this itself."""
-        config = topic_config(self._config.topic_defaults, own)
-        if name == self._config.dead_letter_topic and "compact" in config.cleanup_policy:
+        self._check_own(self._config, name, own)
+
+    def _check_own(self, broker: BrokerConfig, name: str, own: Mapping[str, object]) -> None:
+        config = topic_config(broker.topic_defaults, own)
+        if name == broker.dead_letter_topic and "compact" in config.cleanup_policy:
             raise InvalidConfig(
                 f"{name} is the dead-letter topic and cannot be compacted: dead letters with the "
                 "same key do not replace each other; use delete or consume"
             )
+
+    async def check_reconfigure(self, config: BrokerConfig) -> None:
+        """Raise ``InvalidConfig`` if an existing topic may not follow the new defaults."""
+        if config.topic_defaults != self._config.topic_defaults:
+            await self.on_writer(partial(self._check_topics, config))
+
+    def _check_topics(self, config: BrokerConfig) -> None:
+        for name, topic in list(self._store.topics.items()):
+            try:
+                self._check_own(config, name, topic.overrides)
+            except InvalidConfig as error:
+                raise InvalidConfig(f"topic {name} cannot follow this default: {error}") from None
+
+    async def reconfigure(self, config: BrokerConfig) -> None:
+        """Use other settings from now on; topics follow new defaults of what they do not set."""
+        has_defaults = config.topic_defaults != self._config.topic_defaults
+        self._config = config
+        if has_defaults:
+            await self.on_writer(partial(self._store.change_defaults, config.topic_defaults))
 
     def check_defaults(self) -> None:
         """Raise ``ConfigError`` if an existing topic may not follow a broker-wide default."""

@@ -62,6 +62,7 @@ class ClusterTables:
         self.swaps: dict[TopicPartition, Any] = {}
         self.cleaners: dict[TopicPartition, CleanerState] = {}
         self.cluster_id: dict[str, str] = {}  # one row
+        self.configs: dict[tuple[str, ...], dict[str, str]] = {}  # (kind, name) → settings
         self.routes: dict[tuple[str, ...], str] = {}  # (exact or prefix, key) → topic
         self.by_kind = {
             "topic": topics_of(self.topics),
@@ -74,6 +75,7 @@ class ClusterTables:
             "swap": rows_of(self.swaps, partition_of, decoder(Any)),
             "cleaner": rows_of(self.cleaners, partition_of, _decode_cleaner),
             "cluster-id": rows_of(self.cluster_id, only, decoder(str)),
+            "config": rows_of(self.configs, tuple, decoder(dict[str, str])),
             "route": rows_of(self.routes, tuple, decoder(str)),
         }
 
@@ -282,6 +284,24 @@ class ClusterCatalog:
         with self._store.writing:
             self.topic(tp.topic)
             self._store.put({key("cleaner", *tp): encode(encode_state(state))})
+
+    # --- settings of brokers and groups ----------------------------------------------------------
+
+    def config(self, kind: str, name: str) -> Mapping[str, str]:
+        """What was set at run time for one broker or group."""
+        return self._tables.configs.get((kind, name), {})
+
+    def configured(self, kind: str) -> list[str]:
+        """The names of this kind for which something is set."""
+        return sorted(name for of, name in list(self._tables.configs) if of == kind)
+
+    def put_config(self, kind: str, name: str, settings: Mapping[str, str]) -> None:
+        """Replace what is set at run time for one broker or group."""
+        where = key("config", kind, name)
+        if settings:
+            self._store.put({where: encode(dict(settings))})
+        else:
+            self._store.delete(where)
 
     # --- bindings --------------------------------------------------------------------------------
 

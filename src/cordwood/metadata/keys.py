@@ -14,6 +14,7 @@ Keys under ``now/`` are cached in memory; keys under ``past/`` are only looked u
 ``now/cleaner/<topic>/<partition>``                   state of compaction
 ``now/reader/<topic>/<reader>``                       registration time of a reader
 ``now/cursor/<topic>/<partition>/<reader>``           next offset of a reader
+``now/config/<kind>/<name>``                          what was set at run time for a broker or group
 ``now/group/<group>``                                 protocol type of a consumer group
 ``now/cluster-id``                                    cluster id that Kafka clients see
 ``now/producer-ids``                                  the first producer id not reserved yet

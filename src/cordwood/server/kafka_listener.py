@@ -27,7 +27,7 @@ from cordwood.address import parse_address
 from cordwood.broker.broker import Broker
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import TimeSlice, is_large
-from cordwood.config import KIB
+from cordwood.config import KIB, BrokerConfig
 from cordwood.decide.request_memory import RequestMemory
 from cordwood.errors import CordwoodError, ProtocolError
 from cordwood.protocol.kafka.connection import NEED_DATA, UNRESERVED_BYTES_MAX, KafkaConnection
@@ -51,6 +51,11 @@ WATCH_S = 1.0  # how often to look for slow connections while others wait for me
 Answer = asyncio.Future[Any]
 
 
+def _memory_bytes(config: BrokerConfig) -> int:
+    """Return the memory for requests; the largest one fits."""
+    return max(config.queued_max_request_bytes, config.socket_request_max_bytes)
+
+
 class KafkaListener:
     """State shared by all connections of the listener."""
 
@@ -59,14 +64,20 @@ class KafkaListener:
         self.listener = listener
         self.service = broker.kafka
         self.outgoing = broker.outgoing
-        self.frame_bytes_max = config.socket_request_max_bytes
         self.advertised = (
             parse_address(config.advertised_kafka, setting="advertised.kafka")
             if config.advertised_kafka
             else None
         )
-        self.memory = RequestMemory(max(config.queued_max_request_bytes, self.frame_bytes_max))
+        self.frame_bytes_max = config.socket_request_max_bytes
+        self.memory = RequestMemory(_memory_bytes(config))
         self._watch: asyncio.TimerHandle | None = None
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use other limits: of memory from now on, of a request on new connections."""
+        self.frame_bytes_max = config.socket_request_max_bytes
+        self.memory.bytes_max = _memory_bytes(config)
+        self.admit_waiting()
 
     def __call__(self) -> KafkaProtocol:
         """Create the protocol object of a new connection."""

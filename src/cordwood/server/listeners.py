@@ -178,6 +178,11 @@ class Listener:
         return state == TCP_CLOSE or (state == TCP_CLOSE_WAIT and not self.serves_half_closed)
 
 
+def _idle_s(config: BrokerConfig) -> float:
+    never = config.idle_timeout_ms == KEEP_ALL
+    return float("inf") if never else config.idle_timeout_ms / 1000
+
+
 class Server:
     """All listeners of one broker."""
 
@@ -192,13 +197,17 @@ class Server:
 
     def listener(self, name: str, *, serves_half_closed: bool = True) -> Listener:
         """Return the named listener, with the configured limits; create it on first use."""
-        idle_ms = self._config.idle_timeout_ms
-        idle_s = float("inf") if idle_ms == KEEP_ALL else idle_ms / 1000
-        connections_max = self._config.connections_max
+        idle_s, connections_max = _idle_s(self._config), self._config.connections_max
         return self.listeners.setdefault(
             name,
             Listener(name, self._clock, connections_max, idle_s, self._total, serves_half_closed),
         )
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use another idle timeout for all connections, and another time to drain."""
+        self._config = config
+        for listener in self.listeners.values():
+            listener.idle_timeout_s = _idle_s(config)
 
     async def listen(
         self, name: str, addresses: str, factory: Callable[[], asyncio.BaseProtocol], *, tls: bool

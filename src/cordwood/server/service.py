@@ -79,6 +79,8 @@ class Service:
         self.http = HttpListener(
             server.listener("http"), Router(ROUTES, partial(HttpApi, broker)), hosts
         )
+        broker.settings.subscribe(server.reconfigure, kafka.reconfigure)
+        server.reconfigure(broker.config)
         for factory in (kafka, ingress, control, self.http):
             name = factory.listener.name
             await server.listen(name, getattr(config, name), factory, tls=False)

@@ -59,9 +59,9 @@ TOPIC_SETTINGS: Final = {
 
 
 class BrokerName(NamedTuple):
-    """The topic setting whose default a broker setting of Kafka is."""
+    """What a broker setting of Kafka is here: a setting, or the default of a topic setting."""
 
-    topic_setting: str
+    setting: str
     unit_ms: int = 1
 
 
@@ -76,6 +76,15 @@ BROKER_NAMES: Final = {
     "log.roll.hours": BrokerName("segment.ms", HOUR_MS),
     "log.roll.jitter.hours": BrokerName("segment.jitter.ms", HOUR_MS),
 }
+
+
+BROKER_ALIASES: Final = {
+    "auto.create.topics.enable": BrokerName("auto.create.topics"),
+    "connections.max.idle.ms": BrokerName("idle.timeout.ms"),
+    "log.cleaner.backoff.ms": BrokerName("compaction.interval.ms"),
+    "log.retention.check.interval.ms": BrokerName("monitor.interval.ms"),
+    "offsets.retention.minutes": BrokerName("offsets.retention.ms", MINUTE_MS),
+}  # Kafka's names of broker settings that have another name here; for Kafka's admin clients
 
 
 def in_milliseconds(value: object, unit_ms: int) -> object:

@@ -39,6 +39,7 @@ class Row(NamedTuple):
     limit: bool  # whether -1 means no limit
     no_limit: str  # how no limit is written
     check: Check | None  # returns why a value is refused; empty if it is not
+    is_dynamic: bool = False  # of a broker: whether it can change while the broker runs
 
 
 def setting(
@@ -51,15 +52,18 @@ def setting(
     limit: bool = False,
     no_limit: str = "-1",
     check: Check | None = None,
+    dynamic: bool = False,
 ) -> Any:
     """Declare one row; the field's annotation gives its type."""
-    row = Row(default, doc, low, high, tuple(choices), limit, no_limit, check)
+    row = Row(default, doc, low, high, tuple(choices), limit, no_limit, check, dynamic)
     return field(default=default, metadata={"row": row})
 
 
-def limit(default: int, doc: str, *, low: int = 0, no_limit: str = "-1") -> Any:
+def limit(
+    default: int, doc: str, *, low: int = 0, no_limit: str = "-1", dynamic: bool = False
+) -> Any:
     """Declare a row whose value -1 means no limit."""
-    return setting(default, doc, low=low, limit=True, no_limit=no_limit)
+    return setting(default, doc, low=low, limit=True, no_limit=no_limit, dynamic=dynamic)
 
 
 def parse_value(kind: str, row: Row, text: object) -> Value:

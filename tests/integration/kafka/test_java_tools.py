@@ -20,6 +20,8 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 DUMP = "kafka.tools.DumpLogSegments"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 pytestmark = pytest.mark.skipif(
     not (has("kafka-tools-*") and shutil.which("java")),
@@ -66,6 +68,41 @@ def test_settings_are_altered_and_described(broker):
     assert "retention.ms=12345678" in java(CONFIGS, *at, "--describe")
     java(CONFIGS, *at, "--alter", "--delete-config", "retention.ms")
     assert "12345678" not in java(CONFIGS, *at, "--describe")
+
+
+def test_the_broker_is_changed_while_it_runs(broker):
+    """The kafka-configs tool sets, describes and removes settings of one broker and of all."""
+    at = ("--bootstrap-server", broker.kafka, "--entity-type", "brokers")
+    this = (*at, "--entity-name", "1")
+    java(CONFIGS, *this, "--alter", "--add-config", "num.partitions=3,log.retention.ms=86400000")
+    described = java(CONFIGS, *this, "--describe")
+    assert "DYNAMIC_BROKER_CONFIG:num.partitions=3" in described
+    assert "DYNAMIC_BROKER_CONFIG:log.retention.ms=86400000" in described
+    java(CONFIGS, *this, "--alter", "--delete-config", "num.partitions,log.retention.ms")
+    assert "num.partitions=3" not in java(CONFIGS, *this, "--describe")
+    everywhere = (*at, "--entity-default")
+    java(CONFIGS, *everywhere, "--alter", "--add-config", "scrub.interval.ms=123456789")
+    assert "scrub.interval.ms=123456789" in java(CONFIGS, *everywhere, "--describe")
+    java(CONFIGS, *everywhere, "--alter", "--delete-config", "scrub.interval.ms")
+
+
+def test_log_levels_are_changed_while_the_broker_runs(broker):
+    """The kafka-configs tool sets and describes the level of a logger."""
+    at = ("--bootstrap-server", broker.kafka, "--entity-type", "broker-loggers")
+    this = (*at, "--entity-name", "1")
+    java(CONFIGS, *this, "--alter", "--add-config", "cordwood.log=ERROR")
+    assert "cordwood.log=ERROR" in java(CONFIGS, *this, "--describe")
+    java(CONFIGS, *this, "--alter", "--delete-config", "cordwood.log")
+    assert "cordwood.log=ERROR" not in java(CONFIGS, *this, "--describe")
+
+
+def test_the_quorum_has_one_voter_and_no_transaction_is_open(broker):
+    """The tools for the metadata quorum and for transactions get a complete answer."""
+    at = ("--bootstrap-server", broker.kafka)
+    status = java(QUORUM, *at, "describe", "--status")
+    assert "LeaderId:               1" in status
+    assert "CurrentObservers:       []" in status
+    assert java(TRANSACTIONS, *at, "list").split()[0] == "TransactionalId"
 
 
 def test_console_tools_write_read_and_reset(broker):

@@ -107,7 +107,7 @@ class DeliveryService:
         self._topics = topics
         self._appender = appender
         self._clock = clock
-        self._retention_ms = retention_ms
+        self.retention_ms = retention_ms
         self._locks = QueryLocks()
         self.staged = StagedJobs(StagingArea(store.data), clock, background)
         self.quarantined: dict[str, str] = {}  # query → why its delivery could not be finished
@@ -393,7 +393,7 @@ class DeliveryService:
     async def forget_idle(self) -> list[str]:
         """Forget queries that have delivered nothing for a long time; returns their names."""
         records, _ = self._registry.recent()
-        idle = plan_forget(records, self._clock.now_ms(), ONCE_MS, self._retention_ms)
+        idle = plan_forget(records, self._clock.now_ms(), ONCE_MS, self.retention_ms)
         idle = [query for query in idle if query not in self._locks]
         if idle:
             await self._metadata.run(self._forget_still_idle, idle)
@@ -404,7 +404,7 @@ class DeliveryService:
         """Check again and forget; runs as one change, so that no record is written meanwhile."""
         records, _ = self._registry.recent()
         still = {query: records[query] for query in queries if query in records}
-        self._registry.forget(plan_forget(still, self._clock.now_ms(), ONCE_MS, self._retention_ms))
+        self._registry.forget(plan_forget(still, self._clock.now_ms(), ONCE_MS, self.retention_ms))
 
     async def keep_swept(self) -> None:
         """Sweep and retry quarantined deliveries every ``SWEEP_S`` seconds, until cancelled."""

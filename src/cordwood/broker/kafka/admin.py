@@ -10,12 +10,13 @@ from typing import Final
 from uuid import UUID
 
 from cordwood.broker.cluster_view import ClusterView
-from cordwood.broker.kafka.configs import described_topic
+from cordwood.broker.dynamic_settings import DynamicSettings
+from cordwood.broker.kafka.described_settings import described_topic
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import CREATED_AT_ONCE, TopicService
 from cordwood.codes import Code
-from cordwood.config import BrokerConfig, topic_config
+from cordwood.config import topic_config
 from cordwood.errors import (
     CordwoodError,
     InvalidAssignment,
@@ -70,7 +71,7 @@ class KafkaAdmin:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        settings: DynamicSettings,
         store: Store,
         topics: TopicService,
         cluster: ClusterView,
@@ -80,10 +81,10 @@ class KafkaAdmin:
         """``created_max`` limits the topics of one request, as in Kafka's controller."""
         self._created_max = created_max
         self._cluster = cluster
-        self._config = config
+        self._settings = settings
         self._store = store
         self._topics = topics
-        self._described_last: tuple[dict[str, str], list[CreatedTopicConfig]] | None = None
+        self._described_last: tuple[object, list[CreatedTopicConfig]] | None = None
 
     # --- create -----------------------------------------------------------------------------
 
@@ -141,13 +142,14 @@ class KafkaAdmin:
 
     def _described(self, settings: dict[str, str]) -> Sequence[CreatedTopicConfig]:
         """Describe a new topic's settings; cached, as most topics of a request share theirs."""
-        if self._described_last is None or self._described_last[0] != settings:
-            defaults = self._config.topic_defaults
+        key = settings, self._settings.current
+        if self._described_last is None or self._described_last[0] != key:
+            config = topic_config(self._settings.current.topic_defaults, settings)
             described = [
                 CreatedTopicConfig(each.name, each.value, config_source=each.config_source)
-                for each in described_topic(topic_config(defaults, settings), settings, defaults)
+                for each in described_topic(config, settings, self._settings)
             ]
-            self._described_last = settings, described
+            self._described_last = key, described
         return self._described_last[1]
 
     def _partition_count(self, wanted: CreateTopic) -> int:
@@ -170,7 +172,7 @@ class KafkaAdmin:
                 "broker; request 1, or -1 for the default"
             )
         if wanted.num_partitions == _DEFAULT:
-            return self._config.num_partitions
+            return self._settings.current.num_partitions
         return wanted.num_partitions
 
     # --- delete -----------------------------------------------------------------------------

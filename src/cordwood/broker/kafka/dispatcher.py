@@ -43,7 +43,7 @@ class RequestDispatcher:
         produce.on_checked = self.on_commit
         self._handlers = {key: handlers[api.name] for key, api in API_BY_KEY.items()}
         self._capacity_freed = asyncio.Event()
-        self._elements_max = elements_max
+        self.elements_max = elements_max
         self.waiting_bytes_max = WAITING_BYTES_MAX
         self._large = asyncio.Semaphore(LARGE_REQUESTS_MAX)
 
@@ -77,7 +77,7 @@ class RequestDispatcher:
 
     async def _answer_large(self, request: Request, session: Session) -> Any:
         """Decode on a thread; only a few such requests are in memory at a time."""
-        elements_max = LOOP_ELEMENTS if request.api_key in _PARKED else self._elements_max
+        elements_max = LOOP_ELEMENTS if request.api_key in _PARKED else self.elements_max
         async with self._large:
             loop = asyncio.get_running_loop()
             message = await loop.run_in_executor(None, decode_request, request, elements_max)

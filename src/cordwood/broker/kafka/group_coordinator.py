@@ -60,7 +60,7 @@ class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
     ) -> None:
         super().__init__(lambda: int(clock.monotonic() * 1000))
         self.groups = GroupDirectory(GroupSettings.from_config(config))
-        self._retention_ms = config.offsets_retention_ms
+        self.retention_ms = config.offsets_retention_ms
         self._clock = clock
         self._metadata = metadata
         self._state = metadata.readers
@@ -194,7 +194,7 @@ class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
                 group,
                 now_ms=self._now_ms(),
                 commit_age_ms=self._clock.now_ms() - newest_ms[group.group_id],
-                retention_ms=self._retention_ms,
+                retention_ms=self.retention_ms,
             )
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.cluster_view import ClusterView
+from cordwood.broker.dynamic_settings import DynamicSettings
 from cordwood.broker.kafka.acls import KafkaAcls
 from cordwood.broker.kafka.admin import KafkaAdmin
 from cordwood.broker.kafka.commits import KafkaCommits
@@ -60,6 +61,10 @@ class Coordinators:
             groups=self.groups,
         )
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use other settings from now on."""
+        self.groups.retention_ms = config.offsets_retention_ms
+
     def start(self) -> None:
         """Start on the running loop, after the writer; finishes transactions already decided."""
         self.groups.start()
@@ -79,7 +84,7 @@ class Coordinators:
 def kafka_handlers(
     coordinators: Coordinators,
     *,
-    config: BrokerConfig,
+    settings: DynamicSettings,
     clock: Clock,
     store: Store,
     cluster: ClusterView,
@@ -96,13 +101,17 @@ def kafka_handlers(
     acls = KafkaAcls()
     quorum = KafkaQuorum(cluster, metadata, clock, store.directory.identity.data_id)
     offsets = KafkaOffsets(topics)
-    admin = KafkaAdmin(config, store, topics, cluster)
+    admin = KafkaAdmin(settings, store, topics, cluster)
     placement = KafkaPlacement(store, topics, cluster)
-    configs = KafkaConfigs(config, topics, cluster, addresses, str(store.directory.identity))
+    configs = KafkaConfigs(settings, topics, cluster, addresses, str(store.directory.identity))
     members = KafkaGroups(groups, cluster)
     commits = KafkaCommits(groups, store.metadata.readers, topics, transactions.unstable)
     txn = KafkaTransactions(
-        config=config, clock=clock, topics=topics, coordinator=transactions, groups=groups
+        config=settings.current,
+        clock=clock,
+        topics=topics,
+        coordinator=transactions,
+        groups=groups,
     )
     return {
         "Produce": KafkaProduce(topics, produce, TransactionCheck(transactions)).produce,
@@ -149,4 +158,5 @@ def kafka_handlers(
         "DescribeConfigs": configs.describe_configs,
         "AlterConfigs": configs.alter_configs,
         "IncrementalAlterConfigs": configs.incremental_alter_configs,
+        "ListConfigResources": configs.list_config_resources,
     }

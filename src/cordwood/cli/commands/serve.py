@@ -57,7 +57,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     flags = [
         *(_flag(name, "", *row) for name, row in broker_rows.items()),
         *(_flag(name, "Default of topics: ", *row) for name, row in topic_rows.items()),
-        *(_flag(name, "", *topic_rows[each.topic_setting]) for name, each in BROKER_NAMES.items()),
+        *(_flag(name, "", *topic_rows[each.setting]) for name, each in BROKER_NAMES.items()),
     ]
     kept = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*kept, *flags])  # type: ignore[attr-defined]

@@ -35,6 +35,7 @@ from cordwood.config import (
     topic_config,
     topic_overrides,
 )
+from cordwood.decide.dynamic_settings import combine, usable_levels
 from cordwood.errors import (
     CordwoodError,
     InvalidConfig,
@@ -114,6 +115,8 @@ class Store(LiveTopics):
                 directory, Metadata(metadata), clock, files, file_cache,
                 defaults=config.topic_defaults,
             )  # fmt: skip
+            levels, _ = usable_levels(config, store.metadata.cluster.config)
+            store.defaults = combine(config, levels).topic_defaults
         except BaseException:
             metadata.close()
             directory.close()
@@ -275,6 +278,14 @@ class Store(LiveTopics):
             self._serve(self._open_topic(topic))
         if len(unopened := self.unopened()) <= eager:
             load_all(unopened)
+
+    def change_defaults(self, defaults: TopicDefaults) -> None:
+        """Let every topic follow other defaults of what it does not set; valid for all of them."""
+        self.defaults = defaults
+        for live in self.topics.values():
+            live.config = topic_config(defaults, live.overrides)
+            for partition in live.held():
+                partition.config = live.config
 
     def _open_topic(self, topic: Topic) -> LiveTopic:
         """Load a topic at start-up; its partitions are offline if its settings are invalid."""

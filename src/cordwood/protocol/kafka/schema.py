@@ -106,6 +106,7 @@ _ROWS: Final = (
     (65, "DescribeTransactions", 0, 0, 0, transactions),
     # Version 2 filters by a regular expression; ``re``, unlike Kafka's matcher, can take forever.
     (66, "ListTransactions", 0, 1, 0, transactions),
+    (74, "ListConfigResources", 0, 1, 0, configs),
     (75, "DescribeTopicPartitions", 0, 0, 0, metadata),
 )
 

@@ -170,7 +170,7 @@ async def test_one_request_creates_a_bounded_number_of_topics(tmp_path):
     """A request above the limit creates no topic; its error suggests splitting the request."""
     async with KafkaServices(tmp_path) as services:
         admin = KafkaAdmin(
-            services.config, services.store, services.topics, services.cluster, created_max=3
+            services.settings, services.store, services.topics, services.cluster, created_max=3
         )
         wanted = [t.CreateTopic(f"n{n}", 1, 1) for n in range(4)]
         refused = await admin.create_topics(t.CreateTopicsRequest(wanted, 1000, False), 7, SESSION)

@@ -1,6 +1,7 @@
-"""Settings of topics and brokers: describe, replace, change.
+"""Settings of topics, brokers, loggers and groups: describe, replace, change, list.
 
-A resource is identified by its type (2 is a topic, 4 is a broker) and its name.
+A resource is identified by its type (2: topic, 4: broker, 8: loggers of a broker, 32: group)
+and its name.
 """
 
 from __future__ import annotations
@@ -139,3 +140,27 @@ class IncrementalAlterConfigsResponse(NamedTuple):
 
     throttle_time_ms: Int32 = 0
     results: Sequence[AlteredResource] = ()
+
+
+# --- ListConfigResources --------------------------------------------------------------------
+
+
+class ListConfigResourcesRequest(NamedTuple):
+    """List the resources of these types, or of all types that can be listed."""
+
+    resource_types: Annotated[Sequence[Int8], Since(1)] = ()
+
+
+class ListedConfigResource(NamedTuple):
+    """A resource with settings; version 0 lists only those of type 16, client metrics."""
+
+    resource_name: Str
+    resource_type: Annotated[Int8, Since(1)] = 16
+
+
+class ListConfigResourcesResponse(NamedTuple):
+    """The resources."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    config_resources: Sequence[ListedConfigResource] = ()
