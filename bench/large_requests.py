@@ -136,20 +136,34 @@ def large() -> dict[str, Request]:
         ),
         COMMIT: c.OffsetCommitRequest(
             "g",
-            topics=[c.OffsetCommitTopic(name, [c.OffsetCommitPartition(0, 0)]) for name in pairs],
+            topics=[
+                c.OffsetCommitTopic(name, partitions=[c.OffsetCommitPartition(0, 0)])
+                for name in pairs
+            ],
         ),
         "OffsetCommit, of one": c.OffsetCommitRequest(
             "g",
-            topics=[c.OffsetCommitTopic(first, [c.OffsetCommitPartition(n, 0) for n in many])],
+            topics=[
+                c.OffsetCommitTopic(
+                    first, partitions=[c.OffsetCommitPartition(n, 0) for n in many]
+                )
+            ],
         ),
         "OffsetFetch": c.OffsetFetchRequest(
-            groups=[c.OffsetFetchGroup("g", [c.OffsetFetchTopic(name, [0]) for name in pairs])]
+            groups=[
+                c.OffsetFetchGroup(
+                    "g", topics=[c.OffsetFetchGroupTopic(name, partitions=[0]) for name in pairs]
+                )
+            ]
         ),
         "OffsetFetch, of one": c.OffsetFetchRequest(
-            groups=[c.OffsetFetchGroup("g", [c.OffsetFetchTopic(first, many)])], require_stable=True
+            groups=[
+                c.OffsetFetchGroup("g", topics=[c.OffsetFetchGroupTopic(first, partitions=many)])
+            ],
+            require_stable=True,
         ),
         "OffsetFetch, of groups": c.OffsetFetchRequest(
-            groups=[c.OffsetFetchGroup(name, None) for name in ["g", *unknown[1:]]]
+            groups=[c.OffsetFetchGroup(name) for name in ["g", *unknown[1:]]]
         ),
         "OffsetDelete": c.OffsetDeleteRequest(
             "h", [c.OffsetDeleteTopic(name, [c.OffsetDeletePartition(0)]) for name in pairs]

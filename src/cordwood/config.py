@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
 from cordwood.settings.environment import check_variables, environment_name, nearest
+from cordwood.settings.groups import check_assignors, find_timeout_conflict
 from cordwood.settings.kafka_names import BROKER_ALIASES, BROKER_NAMES, BrokerName, in_milliseconds
 from cordwood.settings.rows import (
     DAY_MS,
@@ -240,6 +241,47 @@ class BrokerConfig:
     group_max_size: int = setting(
         2**31 - 1, "The most members of a consumer group.", low=1, high=2**31 - 1
     )
+    group_consumer_session_timeout_ms: int = setting(
+        45 * SECOND_MS,
+        "After how long without a heartbeat a member with group.protocol=consumer is removed.",
+        low=1,
+    )
+    group_consumer_min_session_timeout_ms: int = setting(
+        45 * SECOND_MS, "The least that group.consumer.session.timeout.ms may be.", low=1
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        MINUTE_MS, "The most that group.consumer.session.timeout.ms may be.", low=1
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5 * SECOND_MS,
+        "How often the broker tells members with group.protocol=consumer to send a heartbeat; a "
+        "change of the assignment takes about one to two of these intervals.",
+        low=1,
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5 * SECOND_MS, "The least that group.consumer.heartbeat.interval.ms may be.", low=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15 * SECOND_MS, "The most that group.consumer.heartbeat.interval.ms may be.", low=1
+    )
+    group_consumer_max_size: int = setting(
+        2**31 - 1,
+        "The most members of a group with group.protocol=consumer.",
+        low=1,
+        high=2**31 - 1,
+    )
+    group_consumer_assignors: str = setting(
+        "uniform,range",
+        "How the broker may assign partitions to members with group.protocol=consumer: uniform, "
+        "range or both, comma separated. The first is used where members ask for none.",
+        check=check_assignors,
+    )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        "Which consumer groups may change their protocol while they have members: upgrade (from "
+        "classic to consumer), downgrade, bidirectional (both) or disabled.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     offset_metadata_max_bytes: int = setting(
         4 * KIB, "The most bytes of metadata a consumer may store with a committed offset.", low=0
     )
@@ -386,6 +428,8 @@ def apply_settings(given: Mapping[str, GivenSetting]) -> BrokerConfig:
             config = changed(config, {name: value})
         except InvalidConfig as error:
             raise ConfigError(f"{error} ({source})") from None
+    if conflict := find_timeout_conflict(config):
+        raise ConfigError(conflict)
     sources = {name: given[name].source for name in config.topic_defaults.chosen}
     return replace(config, topic_defaults=replace(config.topic_defaults, sources=sources))
 

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import itertools
 import struct
+import uuid
 
 from cordwood.codes import Code
+from cordwood.decide.groups.consumer.messages import (
+    ConsumerHeartbeat,
+    EraseConsumerGroup,
+    PersistConsumerGroup,
+    SubscribedTopic,
+    TopicIdPartition,
+)
 from cordwood.decide.groups.directory import GroupDirectory
+from cordwood.decide.groups.group import StoredGroup
 from cordwood.decide.groups.messages import (
     CommitOffsets,
     DeleteGroup,
@@ -44,12 +53,65 @@ def subscription(*topics: str) -> bytes:
 RANGE = (("range", subscription("t")),)
 
 
+class TopicsByName:
+    """Topics that a test creates, grows and deletes."""
+
+    def __init__(self, **partitions: int) -> None:
+        """Create these topics."""
+        self.version = 0
+        self._topics = {}
+        for name, count in partitions.items():
+            self.create(name, count)
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create a topic with a new id."""
+        self.version += 1
+        topic_id = str(uuid.UUID(int=self.version))
+        self._topics[name] = SubscribedTopic(topic_id, name, partitions)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Add partitions."""
+        self.version += 1
+        self._topics[name] = self._topics[name]._replace(partitions=partitions)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic."""
+        self.version += 1
+        del self._topics[name]
+
+    def find(self, name: str) -> SubscribedTopic | None:
+        """Return the topic with that name, if it exists."""
+        return self._topics.get(name)
+
+    def all_of(self, *names: str) -> frozenset:
+        """Return every partition of these topics."""
+        found = (self._topics[name] for name in names if name in self._topics)
+        return frozenset(
+            TopicIdPartition(topic.topic_id, number)
+            for topic in found
+            for number in range(topic.partitions)
+        )
+
+    def matching(self, prefix: str) -> frozenset[str]:
+        """Return the names that begin with the prefix."""
+        return frozenset(name for name in self._topics if name.startswith(prefix))
+
+
 class GroupHarness:
     """A group in a directory, with its timer, its cursors and its waiting requests."""
 
-    def __init__(self, settings: GroupSettings = QUICK, group_id: str = "g") -> None:
+    def __init__(
+        self,
+        settings: GroupSettings = QUICK,
+        group_id: str = "g",
+        topics: TopicsByName | None = None,
+    ) -> None:
         """Start at time 0."""
-        self.groups = GroupDirectory(settings)
+        self.topics = topics or TopicsByName()
+        self.settings = settings
+        self.groups = GroupDirectory(settings, self.topics)
+        self.stored = {}  # member id → record, of a consumer group
+        self.stored_group = None
         self.group_id = group_id
         self.now_ms = 0
         self.timer_ms = None
@@ -110,10 +172,47 @@ class GroupHarness:
                         self.cursors.pop(partition, None)
                 case PersistGroup(protocol_type):
                     self.remembered = protocol_type
+                case PersistConsumerGroup(record, members):
+                    self.stored_group = record
+                    self.stored |= members
+                    self.stored = {name: kept for name, kept in self.stored.items() if kept}
+                case EraseConsumerGroup():
+                    self.stored, self.stored_group = {}, None
                 case EraseGroup():
                     self.cursors, self.remembered = {}, None
+                    self.stored, self.stored_group = {}, None
                 case Forget():
                     self.timer_ms, self.forgotten = None, True
+
+    def restart(self) -> None:
+        """Forget everything but what was stored."""
+        assert not self.waiting
+        self.groups = GroupDirectory(self.settings, self.topics)
+        self.timer_ms = None
+        if self.remembered is None and self.stored_group is None and not self.cursors:
+            return
+        stored = StoredGroup(
+            self.remembered or "consumer", bool(self.cursors), self.stored_group, self.stored
+        )
+        self._carry_out(self.groups.restore(self.group_id, stored, self.now_ms))
+
+    def consumer_beat(self, member_id, epoch, **how):
+        """Send a ConsumerGroupHeartbeat and return its answer; a join says all it has to."""
+        joining = {"rebalance_timeout_ms": REBALANCE_MS, "owned": frozenset()}
+        if epoch == 0 and "pattern" not in how:
+            joining["topics"] = frozenset({"t"})
+        return self.send(
+            ConsumerHeartbeat(
+                token=self.token(),
+                version=1,
+                member_id=member_id,
+                new_member_id=f"m{next(self._ids)}",
+                epoch=epoch,
+                client_id="client",
+                client_host="/127.0.0.1",
+                **{**(joining if epoch == 0 else {}), **how},
+            )
+        )
 
     # --- requests, with default fields ------------------------------------------------------
 

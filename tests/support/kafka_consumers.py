@@ -59,6 +59,32 @@ class ConfluentMember:
         self.consumer.close()
 
 
+class ConsumerMember(ConfluentMember):
+    """A member that uses librdkafka with ``group.protocol=consumer``; it notes what it loses."""
+
+    name = "confluent-kafka, KIP-848"
+
+    def __init__(self, address, topic, group="g", *, instance=None, **config):
+        """Subscribe; start from the beginning if nothing is committed."""
+        said = {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "reconnect.backoff.max.ms": 100,
+            "log_level": 0,
+            **({"group.instance.id": instance} if instance else {}),
+            **config,
+        }
+        self.lost = []
+        self.consumer = confluent_kafka.Consumer(said)
+        self.consumer.subscribe([topic], on_revoke=self._note, on_lost=self._note)
+
+    def _note(self, _, partitions):
+        self.lost += partitions
+
+
 class KafkaPythonMember:
     """A member that uses kafka-python."""
 
@@ -176,11 +202,12 @@ def shared(count):
 class Child:
     """A group member in its own process that can be killed."""
 
-    def __init__(self, address, topic, group="g"):
+    def __init__(self, address, topic, group="g", member_of=ConfluentMember):
         """Start a process that joins the group, reads until it is killed, and never commits."""
+        name = member_of.__name__
         code = f"""
-            from support.kafka_consumers import ConfluentMember
-            member = ConfluentMember({address!r}, {topic!r}, {group!r})
+            from support.kafka_consumers import {name}
+            member = {name}({address!r}, {topic!r}, {group!r})
             while True:
                 member.poll()
         """

@@ -37,7 +37,12 @@ SESSION = Session(
     host="broker.example",
     port=9092,
 )
-NEWEST_BY_NAME = {"Produce": 12, "Fetch": 12}  # later versions name topics by id only
+NEWEST_BY_NAME = {  # later versions name topics by id only
+    "Produce": 12,
+    "Fetch": 12,
+    "OffsetCommit": 9,
+    "OffsetFetch": 9,
+}
 QUICK = {"durability": "os", "group.initial.rebalance.delay.ms": 0}
 
 

@@ -44,8 +44,10 @@ def values_of(kind: str, row: Row) -> st.SearchStrategy[Any]:
         return st.booleans() if row.check is None else st.just(row.default)
     if kind == "frozenset[str]":
         return st.frozensets(st.sampled_from(row.choices or ("0:0", "12:3", "*")))
-    if kind == "str":
+    if kind == "str" and row.check is None:
         return st.sampled_from(row.choices) if row.choices else PLAIN_TEXT
+    if kind == "str":
+        return st.just(row.default)
     if kind == "float":
         return st.floats(row.low, row.high, allow_nan=False, allow_infinity=False)
     low = -KEEP_ALL if row.low is None else int(row.low)

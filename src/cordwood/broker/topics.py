@@ -67,6 +67,11 @@ class TopicService:
         """Return every topic by name."""
         return self._store.topics
 
+    @property
+    def version(self) -> int:
+        """Another number after every change of a topic's existence or size."""
+        return self._store.topics_version
+
     async def open_partition(self, name: str, number: int) -> Partition:
         """Return a partition with open files; raises ``UnknownTopic`` or ``PartitionOffline``."""
         partition = self.get(name).partition(number)

@@ -44,6 +44,10 @@ from cordwood.protocol.kafka.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from cordwood.protocol.kafka.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from cordwood.protocol.kafka.messages.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -54,7 +58,6 @@ from cordwood.protocol.kafka.messages.fetch import (
 from cordwood.protocol.kafka.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
@@ -112,8 +115,16 @@ _VERSIONS: Final = {  # old enough for every broker, new enough for the fields u
     OffsetFetchRequest: 7,
     FindCoordinatorRequest: 2,
     ListGroupsRequest: 4,
+    DescribeGroupsRequest: 5,
 }
 _ADVICE: Final = "start one with `cordwood serve`, or name another with --broker HOST:PORT"
+
+
+class GroupStatus(NamedTuple):
+    """The state of a group and the number of its members."""
+
+    state: str
+    members: int
 
 
 class Committed(NamedTuple):
@@ -302,15 +313,20 @@ class KafkaClient:
         _check(reply.error_code, "groups")
         return sorted(reply.groups, key=lambda group: group.group_id)
 
-    def describe_group(self, group: str) -> DescribedGroup:
-        """A group's state and members."""
-        described = self.ask(DescribeGroupsRequest([group]), DescribeGroupsResponse).groups[0]
-        _check(described.error_code, f"group {group}")
-        if described.state == "Dead":  # Kafka's answer for an unknown group
+    def describe_group(self, group: str) -> GroupStatus:
+        """A group's state and members, whichever protocol they speak."""
+        classic = self.ask(DescribeGroupsRequest([group]), DescribeGroupsResponse).groups[0]
+        _check(classic.error_code, f"group {group}")
+        if classic.state != "Dead":  # Kafka's answer for a group that is unknown, or not classic
+            return GroupStatus(classic.state, len(classic.members))
+        if all(each.group_id != group for each in self.groups()):
             raise UnknownReader(
                 f"there is no group {group}; `cordwood group list` shows all groups"
             )
-        return described
+        request = ConsumerGroupDescribeRequest([group])
+        described = self.ask(request, ConsumerGroupDescribeResponse).groups[0]
+        _check(described.error_code, f"group {group}", described.error_message)
+        return GroupStatus(described.group_state, len(described.members))
 
     def committed(self, group: str) -> list[Committed]:
         """Every cursor of a group."""
@@ -332,7 +348,7 @@ class KafkaClient:
         asked = _by_topic(
             (tp, OffsetCommitPartition(tp.partition, offset)) for tp, offset in offsets.items()
         )
-        wanted = [OffsetCommitTopic(name, parts) for name, parts in asked.items()]
+        wanted = [OffsetCommitTopic(name, partitions=parts) for name, parts in asked.items()]
         reply = self.ask(OffsetCommitRequest(group, topics=wanted), OffsetCommitResponse)
         return _by_partition(reply.topics)
 

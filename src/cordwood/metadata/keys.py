@@ -16,6 +16,8 @@ Keys under ``now/`` are cached in memory; keys under ``past/`` are only looked u
 ``now/cursor/<topic>/<partition>/<reader>``           next offset of a reader
 ``now/config/<kind>/<name>``                          what was set at run time for a broker or group
 ``now/group/<group>``                                 protocol type of a consumer group
+``now/consumer-group/<group>``                        JSON of a KIP-848 group: epochs and topics
+``now/consumer-member/<group>/<member>``              JSON of its member: epoch and assignments
 ``now/cluster-id``                                    cluster id that Kafka clients see
 ``now/producer-ids``                                  the first producer id not reserved yet
 ``now/line-producer/<name>``                          producer id and epoch of a HELLO name

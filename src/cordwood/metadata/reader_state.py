@@ -34,6 +34,7 @@ PRODUCER_ID_BLOCK: Final = 1000  # ids reserved per transaction; a restart skips
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1  # int16 in every batch header
 _decode_cursor = decoder(Cursor)
 _decode_time = decoder(int)
+_decode_any = decoder(Any)
 
 
 class ReaderTables:
@@ -45,6 +46,8 @@ class ReaderTables:
         self.cursors: dict[ReaderPartition, Cursor] = {}
         self.cursors_of: dict[str, set[ReaderPartition]] = {}  # reader → where it has cursors
         self.groups: dict[str, str] = {}  # consumer group → protocol type
+        self.consumer_groups: dict[str, Any] = {}  # those of KIP-848
+        self.consumer_members: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.next_producer_id: dict[str, int] = {}  # one row
         self.line_producers: dict[str, ProducerIdentity] = {}
         self.transactions: dict[str, Any] = {}
@@ -56,6 +59,11 @@ class ReaderTables:
             ),
             "cursor": Table(self._put_cursor, self._delete_cursor),
             "group": rows_of(self.groups, first, decoder(str)),
+            "consumer-group": rows_of(self.consumer_groups, first, decoder(Any)),
+            "consumer-member": Table(
+                self._put_consumer_member,
+                lambda names: self.consumer_members[names[0]].pop(names[1]),
+            ),
             "producer-ids": rows_of(self.next_producer_id, only, decoder(int)),
             "line-producer": rows_of(self.line_producers, first, decoder(ProducerIdentity)),
             "transaction": rows_of(self.transactions, first, decoder(Any)),
@@ -65,6 +73,9 @@ class ReaderTables:
 
     def _put_reader(self, names: list[str], value: bytes) -> None:
         self.registered[names[0]][names[1]] = _decode_time(value)
+
+    def _put_consumer_member(self, names: list[str], value: bytes) -> None:
+        self.consumer_members[names[0]][names[1]] = _decode_any(value)
 
     def _put_cursor(self, names: list[str], value: bytes) -> None:
         where = cursor_of(names)
@@ -175,9 +186,39 @@ class ReaderState:
         """Store that a group exists."""
         self._store.put({key("group", group): encode(protocol_type)})
 
+    def consumer_group(self, group: str) -> tuple[Any, dict[str, Any]]:
+        """The records of a KIP-848 group and of its members; None for a group of another type."""
+        members = self._tables.consumer_members.get(group, {})
+        return self._tables.consumer_groups.get(group), dict(members)
+
+    def put_consumer_group(self, group: str, record: Any, members: Mapping[str, Any]) -> None:
+        """Store the records of a group and of some members in one transaction; None deletes one."""
+        with self._store.writing:
+            put = {key("consumer-group", group): encode(record)}
+            if group not in self.groups:
+                put[key("group", group)] = encode("consumer")
+            kept = {name: values for name, values in members.items() if values is not None}
+            put |= {key("consumer-member", group, name): encode(kept[name]) for name in kept}
+            stored = self._tables.consumer_members.get(group, {})
+            gone = [name for name in members if name not in kept and name in stored]
+            self._store.write(put, [key("consumer-member", group, name) for name in gone])
+
+    def erase_consumer_group(self, group: str) -> None:
+        """Remove the records of a KIP-848 group: it is a classic one from now on."""
+        with self._store.writing:
+            self._store.delete(*self._consumer_keys(group))
+
+    def _consumer_keys(self, group: str) -> list[str]:
+        if group not in self._tables.consumer_groups:
+            return []
+        members = self._tables.consumer_members.get(group, {})
+        names = [key("consumer-member", group, name) for name in members]
+        return [*names, key("consumer-group", group)]
+
     def forget_group(self, group: str) -> None:
         """Remove a group; cursors under its name stay."""
-        self._store.delete(key("group", group))
+        with self._store.writing:
+            self._store.delete(key("group", group), *self._consumer_keys(group))
 
     def erase_group(self, group: str) -> None:
         """Remove a group with its cursors and registrations, in one transaction."""
@@ -188,7 +229,8 @@ class ReaderState:
                 for topic, readers in self._tables.registered.items()
                 if group in readers
             ]
-            self._store.delete(*cursors, *registered, key("group", group))
+            state = [key("group", group), *self._consumer_keys(group)]
+            self._store.delete(*cursors, *registered, *state)
 
     # --- producers -------------------------------------------------------------------------------
 

@@ -167,7 +167,9 @@ def costly(chance: random.Random) -> Iterator[bytes]:
     listed = [o.ListOffsetsPartition(n) for n in numbers]
     yield framed(o.ListOffsetsRequest(-1, 0, [o.ListOffsetsTopic("t", listed)]), 5)
     offsets = [c.OffsetCommitPartition(0, n) for n in range(40_000)]
-    yield framed(c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", offsets)]), 7)
+    yield framed(
+        c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", partitions=offsets)]), 7
+    )
     yield framed(g.DescribeGroupsRequest(names), 4)
     yield framed(g.FindCoordinatorRequest(coordinator_keys=names), 4)
     batch = encode_batch([Record(0, 1, None, b"x")])

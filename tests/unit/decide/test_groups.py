@@ -7,6 +7,7 @@ import pytest
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
 from cordwood.decide.groups.directory import GroupDirectory
+from cordwood.decide.groups.group import StoredGroup
 from cordwood.decide.groups.messages import (
     EraseGroup,
     GroupSettings,
@@ -702,7 +703,7 @@ def test_groups_are_listed_by_state(service):
     """Groups can be listed by Kafka's state names, in any case."""
     service.commit()
     service.stable({})
-    service.groups.restore("a", protocol_type="", has_offsets=True, now_ms=0)
+    service.groups.restore("a", StoredGroup(has_offsets=True), 0)
     assert [each.group_id for each in service.groups.listing()] == ["a", "g"]
     assert [each.group_id for each in service.groups.listing(["sTable"])] == ["g"]
     assert service.groups.count()["Empty"] == 1
@@ -749,7 +750,7 @@ def test_an_empty_group_without_offsets_is_forgotten_in_time(service):
 def test_a_restored_group_is_empty_and_its_old_members_are_strangers():
     """A restored group is empty, and its former members get UNKNOWN_MEMBER_ID."""
     groups = GroupDirectory(QUICK)
-    assert groups.restore("g", protocol_type="consumer", has_offsets=True, now_ms=0) == []
+    assert groups.restore("g", StoredGroup("consumer", has_offsets=True), 0) == []
     description = groups.describe("g")
     assert (description.state, description.protocol_type) == ("Empty", "consumer")
     beat = groups.handle("g", Heartbeat(token=1, member_id="m", generation=4), 0)

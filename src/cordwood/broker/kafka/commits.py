@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
+from uuid import UUID
 
 from cordwood.broker.kafka.coordinator import Token
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
@@ -19,11 +20,14 @@ from cordwood.decide.groups.messages import (
     DeleteOffsetsReply,
 )
 from cordwood.decide.offsets import NO_LEADER_EPOCH, PartitionOffset
+from cordwood.errors import UnknownTopicId
 from cordwood.metadata.keys import ReaderPartition
 from cordwood.metadata.reader_state import ReaderState
 from cordwood.model import TopicPartition
 from cordwood.protocol.kafka.messages import commits as m
+from cordwood.protocol.kafka.primitives import NO_ID
 
+_BY_ID_VERSION: Final = 10  # OffsetCommit and OffsetFetch name topics by id from this version on
 _BATCHED_FETCH: Final = 8  # OffsetFetch takes several groups from this version on
 _NO_OFFSET: Final = -1
 _UNKNOWN: Final = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -54,6 +58,10 @@ class KafkaCommits:
     ) -> m.OffsetCommitResponse:
         """Move the group's cursors on existing partitions; durable before the reply."""
         turns = RequestSlices()
+        if version >= _BY_ID_VERSION:
+            names = [self._name(topic.topic_id) async for topic in turns.of(request.topics)]
+            topics = [each._replace(name=n) for each, n in zip(request.topics, names, strict=True)]
+            request = request._replace(topics=topics)
         named = await offsets_of(request.topics, turns)
         offsets = [
             each async for each in turns.of(named) if has_partition(self._topics, each.partition)
@@ -65,7 +73,20 @@ class KafkaCommits:
                     request.group_id, partial(_commit, request, version, some)
                 )
                 codes |= answer.codes
-        return m.OffsetCommitResponse(topics=await committed(request.topics, codes, turns))
+        replies = await committed(request.topics, codes, turns)
+        if version >= _BY_ID_VERSION:
+            replies = [
+                _by_id(topic.topic_id, reply)
+                for topic, reply in zip(request.topics, replies, strict=True)
+            ]
+        return m.OffsetCommitResponse(topics=replies)
+
+    def _name(self, topic_id: UUID) -> str:
+        """Return the name of the topic with this id; empty if there is none."""
+        try:
+            return self._topics.get_by_id(topic_id).name
+        except UnknownTopicId:
+            return ""
 
     # --- fetch ------------------------------------------------------------------------------
 
@@ -80,23 +101,54 @@ class KafkaCommits:
             return m.OffsetFetchResponse(
                 topics=await self._fetch(request.group_id, topics, turns, stable=stable)
             )
-        asked = {group.group_id: group.topics for group in request.groups}  # the last one counts
+        asked = {group.group_id: group for group in request.groups}  # the last one counts
         return m.OffsetFetchResponse(
             groups=[
-                m.FetchedOffsetGroup(
-                    name,
-                    await self._fetch(
-                        name, await self._asked(name, topics, turns), turns, stable=stable
-                    ),
-                )
-                async for name, topics in turns.of(asked.items())
+                await self._fetch_group(group, version, turns, stable=stable)
+                async for group in turns.of(asked.values())
             ]
         )
+
+    async def _fetch_group(
+        self, group: m.OffsetFetchGroup, version: int, turns: RequestSlices, *, stable: bool
+    ) -> m.FetchedOffsetGroup:
+        name, by_id = group.group_id, version >= _BY_ID_VERSION
+        self._coordinator.adopt(name)
+        code = self._coordinator.groups.check_fetch(name, group.member_id, group.member_epoch)
+        if code:
+            return m.FetchedOffsetGroup(name, (), code)
+        topics = group.topics
+        if by_id and topics is not None:
+            topics = [
+                each._replace(name=self._name(each.topic_id)) async for each in turns.of(topics)
+            ]
+        asked = await self._asked(name, topics, turns)
+        fetched = await self._fetch(name, asked, turns, stable=stable)
+        replies = [m.FetchedGroupTopic(each.name, NO_ID, each.partitions) for each in fetched]
+        if by_id:
+            replies = [
+                self._fetched_by_id(topic, reply)
+                for topic, reply in zip(asked, replies, strict=True)
+            ]
+        return m.FetchedOffsetGroup(name, replies)
+
+    def _fetched_by_id(
+        self, topic: m.OffsetFetchTopic | m.OffsetFetchGroupTopic, reply: m.FetchedGroupTopic
+    ) -> m.FetchedGroupTopic:
+        """Return the reply with the topic's id; of a topic that does not exist, only errors."""
+        if isinstance(topic, m.OffsetFetchTopic):  # everything was asked for
+            live = self._topics.all().get(topic.name)
+            return reply._replace(topic_id=NO_ID if live is None else UUID(live.id))
+        if not topic.name:
+            code = Code.UNKNOWN_TOPIC_ID
+            missing = [m.FetchedOffset(n, _NO_OFFSET, error_code=code) for n in topic.partitions]
+            return reply._replace(topic_id=topic.topic_id, partitions=missing)
+        return reply._replace(topic_id=topic.topic_id)
 
     async def _fetch(
         self,
         group_id: str,
-        topics: Sequence[m.OffsetFetchTopic],
+        topics: Sequence[m.OffsetFetchTopic | m.OffsetFetchGroupTopic],
         turns: RequestSlices,
         *,
         stable: bool,
@@ -112,8 +164,11 @@ class KafkaCommits:
         return replies
 
     async def _asked(
-        self, group_id: str, topics: Sequence[m.OffsetFetchTopic] | None, turns: RequestSlices
-    ) -> Sequence[m.OffsetFetchTopic]:
+        self,
+        group_id: str,
+        topics: Sequence[m.OffsetFetchTopic | m.OffsetFetchGroupTopic] | None,
+        turns: RequestSlices,
+    ) -> Sequence[m.OffsetFetchTopic | m.OffsetFetchGroupTopic]:
         """Return the requested partitions; for None, all where the group has cursors."""
         if topics is not None:
             return topics
@@ -222,7 +277,18 @@ async def committed(
         tp = TopicPartition(topic, part.partition)
         return m.CommittedPartition(part.partition, codes.get(tp, _UNKNOWN))
 
-    return await turns.map_topics(topics, m.CommittedTopic, result)
+    def reply(topic: str, partitions: list[m.CommittedPartition]) -> m.CommittedTopic:
+        return m.CommittedTopic(topic, partitions=partitions)
+
+    return await turns.map_topics(topics, reply, result)
+
+
+def _by_id(topic_id: UUID, reply: m.CommittedTopic) -> m.CommittedTopic:
+    """Return the reply with the topic's id; of a topic that does not exist, with its error."""
+    partitions = reply.partitions
+    if not reply.name:
+        partitions = [each._replace(error_code=Code.UNKNOWN_TOPIC_ID) for each in partitions]
+    return reply._replace(topic_id=topic_id, partitions=partitions)
 
 
 def _partitions(

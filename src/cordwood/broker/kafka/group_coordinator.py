@@ -2,7 +2,8 @@
 
 Committed offsets are cursors, the same that line readers move. A group that commits on a topic
 whose cleanup policy has ``consume`` is registered there, so that RECLAIM waits for it.
-After a restart every stored group, or group with cursors, exists again in state Empty.
+After a restart every stored group, or group with cursors, exists again: a classic one in state
+Empty, a KIP-848 one with its members, epochs and assignments.
 
 Times are monotonic, so that setting the system clock expels no member.
 """
@@ -21,8 +22,14 @@ from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
+from cordwood.decide.groups.consumer.messages import (
+    EraseConsumerGroup,
+    PersistConsumerGroup,
+    SubscribedTopic,
+)
 from cordwood.decide.groups.directory import GroupDirectory, refusal
 from cordwood.decide.groups.expiry import is_expired
+from cordwood.decide.groups.group import StoredGroup
 from cordwood.decide.groups.messages import (
     Answer,
     DeleteGroup,
@@ -46,6 +53,23 @@ logger = logging.getLogger("cordwood.broker")
 EXPIRY_CHECK_S: Final = 600.0
 
 
+class ExistingTopics:
+    """The topics of this broker, as consumer groups see them."""
+
+    def __init__(self, topics: TopicService) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        """Another number after every change of a topic's existence or size."""
+        return self._topics.version
+
+    def find(self, name: str) -> SubscribedTopic | None:
+        """Return the topic with that name, if it exists."""
+        topic = self._topics.all().get(name)
+        return None if topic is None else SubscribedTopic(topic.id, name, topic.partition_count)
+
+
 class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
     """Every group of this broker. Used only on the event loop."""
 
@@ -59,7 +83,8 @@ class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
         readers: ReaderService,
     ) -> None:
         super().__init__(lambda: int(clock.monotonic() * 1000))
-        self.groups = GroupDirectory(GroupSettings.from_config(config))
+        existing = ExistingTopics(topics)
+        self.groups = GroupDirectory(GroupSettings.from_config(config), existing)
         self.retention_ms = config.offsets_retention_ms
         self._clock = clock
         self._metadata = metadata
@@ -114,12 +139,9 @@ class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
         return [*self._state.readers_with_cursors(), *list(self._state.groups)]
 
     def _restore(self, group_id: str, *, has_offsets: bool) -> None:
-        instructions = self.groups.restore(
-            group_id,
-            protocol_type=self._state.groups.get(group_id, ""),
-            has_offsets=has_offsets,
-            now_ms=self._now_ms(),
-        )
+        protocol_type = self._state.groups.get(group_id, "")
+        stored = StoredGroup(protocol_type, has_offsets, *self._state.consumer_group(group_id))
+        instructions = self.groups.restore(group_id, stored, self._now_ms())
         self._keyed_queue.put(group_id, instructions)
 
     # --- instructions -----------------------------------------------------------------------
@@ -140,6 +162,8 @@ class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
                     except CordwoodError as error:
                         logger.warning("group.save_failed group=%s error=%s", group_id, error)
                         failed = True
+                        _, members = self._state.consumer_group(group_id)
+                        self.groups.mark_unsaved(group_id, members)
 
     async def _persist(self, group_id: str, instruction: Instruction) -> None:
         match instruction:
@@ -148,6 +172,11 @@ class GroupCoordinator(Coordinator[GroupRequest, Instruction]):
                 await self._readers.commit(cursors_of(group_id, instruction.offsets, self._clock))
             case PersistGroup():
                 await self._metadata.run(self._state.put_group, group_id, instruction.protocol_type)
+            case PersistConsumerGroup(record, members):
+                put = self._state.put_consumer_group
+                await self._metadata.run(put, group_id, record, members)
+            case EraseConsumerGroup():
+                await self._metadata.run(self._state.erase_consumer_group, group_id)
             case EraseOffsets():
                 partitions = instruction.partitions
                 await self._metadata.run(self._state.release_cursors, group_id, partitions)

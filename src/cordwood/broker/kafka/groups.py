@@ -6,17 +6,21 @@ protocol versions are handled here. One broker coordinates every group and every
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 from cordwood.broker.cluster_view import NO_ENDPOINT, ClusterView, Endpoint
+from cordwood.broker.kafka.authorized_operations import ON_GROUP, authorized
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices, once_each
 from cordwood.codes import Code
 from cordwood.decide.groups.messages import (
     DeleteGroup,
+    GroupDescription,
     GroupState,
+    GroupType,
     Heartbeat,
     Join,
     JoinReply,
@@ -56,6 +60,7 @@ from cordwood.protocol.kafka.messages.groups import (
 _GROUP, _TRANSACTION = 0, 1  # key types that a coordinator can be found for
 _BATCHED_FIND: Final = 4  # FindCoordinator takes several keys from this version on
 _BATCHED_LEAVE: Final = 3
+_NOT_FOUND_VERSION: Final = 6  # DescribeGroups tells a missing group by an error since then
 
 
 class KafkaGroups:
@@ -183,17 +188,25 @@ class KafkaGroups:
     # --- administration ---------------------------------------------------------------------
 
     async def describe_groups(
-        self, request: DescribeGroupsRequest, _version: int, _session: Session
+        self, request: DescribeGroupsRequest, version: int, _session: Session
     ) -> DescribeGroupsResponse:
-        """Describe groups and members; a missing group is Dead, as in Kafka for these versions."""
+        """Describe classic groups; any other is Dead, and since version 6 an error."""
         names = once_each(request.groups)
-        return DescribeGroupsResponse(groups=await RequestSlices().map(self._describe, names))
+        asked = request.include_authorized_operations
+        describe = partial(self._describe, version, authorized(ON_GROUP, is_asked=asked))
+        return DescribeGroupsResponse(groups=await RequestSlices().map(describe, names))
 
-    def _describe(self, group_id: str) -> DescribedGroup:
+    def _describe(self, version: int, operations: int, group_id: str) -> DescribedGroup:
         self._coordinator.adopt(group_id)
         group = self._coordinator.groups.describe(group_id)
-        if group is None:
-            return DescribedGroup(Code.NONE, group_id, GroupState.DEAD.value)
+        if group is None or group.group_type is not GroupType.CLASSIC:
+            code, text = Code.NONE, None
+            if version >= _NOT_FOUND_VERSION:
+                code, text = (
+                    Code.GROUP_ID_NOT_FOUND,
+                    missing_group(group_id, group, GroupType.CLASSIC),
+                )
+            return DescribedGroup(code, text, group_id, GroupState.DEAD.value)
         members = [
             DescribedMember(
                 member_id=member.member_id,
@@ -205,9 +218,15 @@ class KafkaGroups:
             )
             for member in group.members
         ]
-        state = group.state.value
         return DescribedGroup(
-            Code.NONE, group_id, state, group.protocol_type, group.protocol, members
+            Code.NONE,
+            None,
+            group_id,
+            group.state.value,
+            group.protocol_type,
+            group.protocol,
+            members,
+            operations,
         )
 
     async def list_groups(
@@ -238,3 +257,10 @@ class KafkaGroups:
             answer: CodeReply = await self._coordinator.ask(group_id, DeleteGroup)
             results.append(DeletedGroup(group_id, answer.code))
         return DeleteGroupsResponse(results=results)
+
+
+def missing_group(group_id: str, group: GroupDescription | None, wanted: GroupType) -> str:
+    """Return why a group cannot be described, in Kafka's words."""
+    if group is None:
+        return f"Group {group_id} not found."
+    return f"Group {group_id} is not a {wanted} group."

@@ -9,6 +9,7 @@ from cordwood.broker.kafka.acls import KafkaAcls
 from cordwood.broker.kafka.admin import KafkaAdmin
 from cordwood.broker.kafka.commits import KafkaCommits
 from cordwood.broker.kafka.configs import Addresses, KafkaConfigs
+from cordwood.broker.kafka.consumer_groups import KafkaConsumerGroups
 from cordwood.broker.kafka.dispatcher import Handler
 from cordwood.broker.kafka.fetch import KafkaFetch
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
@@ -105,6 +106,7 @@ def kafka_handlers(
     placement = KafkaPlacement(store, topics, cluster)
     configs = KafkaConfigs(settings, topics, cluster, addresses, str(store.directory.identity))
     members = KafkaGroups(groups, cluster)
+    consumers = KafkaConsumerGroups(groups, topics)
     commits = KafkaCommits(groups, store.metadata.readers, topics, transactions.unstable)
     txn = KafkaTransactions(
         config=settings.current,
@@ -130,6 +132,8 @@ def kafka_handlers(
         "DescribeGroups": members.describe_groups,
         "ListGroups": members.list_groups,
         "DeleteGroups": members.delete_groups,
+        "ConsumerGroupHeartbeat": consumers.consumer_group_heartbeat,
+        "ConsumerGroupDescribe": consumers.consumer_group_describe,
         "OffsetCommit": commits.offset_commit,
         "OffsetFetch": commits.offset_fetch,
         "OffsetDelete": commits.offset_delete,

@@ -57,9 +57,7 @@ def describe(
                 }
             )
     if form is Format.TABLE:
-        typer.echo(
-            f"{group}: {described.state}, {plural(len(described.members), 'member')}", err=True
-        )
+        typer.echo(f"{group}: {described.state}, {plural(described.members, 'member')}", err=True)
     show(rows, form, empty=f"group {group} has not committed an offset")
 
 

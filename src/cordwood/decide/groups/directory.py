@@ -5,10 +5,19 @@ It only dispatches and lists; the rules are in ``Group``. It holds no offsets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from cordwood.codes import Code
-from cordwood.decide.groups.group import Group
+from cordwood.decide.groups.consumer.membership import check_heartbeat
+from cordwood.decide.groups.consumer.messages import (
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    FixedTopics,
+    Topics,
+)
+from cordwood.decide.groups.group import Group, StoredGroup
 from cordwood.decide.groups.messages import (
     UNKNOWN_MEMBER,
     Answer,
@@ -40,42 +49,49 @@ _NOT_FOUND_VERSION = 9  # OffsetCommit version from which clients know GROUP_ID_
 class GroupDirectory:
     """The groups by id; ``handle`` looks up the group and calls ``Group.handle``."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
+    def __init__(self, settings: GroupSettings | None = None, topics: Topics | None = None) -> None:
         """Start without groups; call ``restore`` for each group stored before a restart."""
         self._settings = settings or GroupSettings()
+        self._topics = topics or FixedTopics()
         self._groups: dict[str, Group] = {}
 
     def __contains__(self, group_id: str) -> bool:
         """Whether the group is known."""
         return group_id in self._groups
 
-    def restore(
-        self, group_id: str, *, protocol_type: str, has_offsets: bool, now_ms: int
-    ) -> list[Instruction]:
-        """Restore a group as Empty: it has cursors, or was stored by ``PersistGroup``."""
+    def restore(self, group_id: str, stored: StoredGroup, now_ms: int) -> list[Instruction]:
+        """Restore a group that has cursors, or was stored; a classic one is Empty."""
         assert group_id not in self._groups
-        self._groups[group_id] = Group(
-            group_id,
-            self._settings,
-            now_ms=now_ms,
-            protocol_type=protocol_type,
-            has_offsets=has_offsets,
-        )
+        self._groups[group_id] = self._group(group_id, now_ms, stored)
         return self.handle(group_id, Tick(), now_ms)
+
+    def _group(self, group_id: str, now_ms: int, stored: StoredGroup | None = None) -> Group:
+        return Group(group_id, self._settings, now_ms=now_ms, topics=self._topics, stored=stored)
 
     def handle(self, group_id: str, event: Event, now_ms: int) -> list[Instruction]:
         """Process one event for one group; execute the returned instructions in order."""
         if isinstance(event, Join | Sync | Heartbeat | Leave) and not group_id:
             return [Reply(event.token, refusal(event, Code.INVALID_GROUP_ID))]
+        if isinstance(event, ConsumerHeartbeat) and (wrong := self._check(group_id, event)):
+            return [Reply(event.token, wrong)]
         group = self._groups.get(group_id)
         if group is None and _makes_group(event):
-            group = self._groups[group_id] = Group(group_id, self._settings, now_ms=now_ms)
+            group = self._groups[group_id] = self._group(group_id, now_ms)
         if group is None:
             return _answer_for_absent(event)
         instructions = group.handle(event, now_ms)
         if Forget() in instructions:
             del self._groups[group_id]
         return instructions
+
+    def _check(self, group_id: str, beat: ConsumerHeartbeat) -> ConsumerHeartbeatReply | None:
+        """The reply to a request that is not valid, whatever the group."""
+        if not group_id:
+            return ConsumerHeartbeatReply(
+                code=Code.INVALID_REQUEST, text="the group id cannot be empty"
+            )
+        wrong = check_heartbeat(beat, self._settings.consumer_assignors)
+        return None if wrong is None else ConsumerHeartbeatReply(code=wrong.code, text=wrong.text)
 
     def check_txn_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
@@ -85,6 +101,27 @@ class GroupDirectory:
         if group is None:
             return Code.NONE if generation < 0 else Code.ILLEGAL_GENERATION
         return group.check_commit(member_id, generation, instance_id, transactional=True)
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> Code:
+        """Whether offsets may be fetched on behalf of the member."""
+        group = self._groups.get(group_id)
+        return Code.NONE if group is None else group.check_fetch(member_id, epoch)
+
+    def patterns(self, group_id: str) -> frozenset[str]:
+        """The regular expressions that the members of a consumer group subscribe to."""
+        group = self._groups.get(group_id)
+        return group.consumer.patterns if group and group.consumer else frozenset()
+
+    def mark_unsaved(self, group_id: str, stored: Iterable[str]) -> None:
+        """Store all of a group with its next change: a write failed and left these members."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.mark_unsaved(stored)
+
+    def describe_consumer(self, group_id: str) -> ConsumerGroupDescription | None:
+        """One consumer group, or ``None``; a classic group is not one."""
+        group = self._groups.get(group_id)
+        return None if group is None else group.describe_consumer()
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """One group, or ``None``; older Kafka clients see an absent group as Dead."""
@@ -112,7 +149,9 @@ class GroupDirectory:
 
 
 def _makes_group(event: Event) -> bool:
-    """Whether the event creates a group: a join without id, or a commit without generation."""
+    """Whether the event creates a group: a join, or a commit without generation."""
+    if isinstance(event, ConsumerHeartbeat):
+        return event.epoch == JOIN_EPOCH
     if isinstance(event, Join):
         return event.member_id == UNKNOWN_MEMBER
     return isinstance(event, CommitOffsets) and event.generation < 0
@@ -141,6 +180,8 @@ def refusal(event: GroupRequest, code: Code) -> Answer:
             return SyncReply(code=code)
         case Heartbeat():
             return CodeReply(code)
+        case ConsumerHeartbeat():
+            return ConsumerHeartbeatReply(code=code)
         case Leave():
             if code is not Code.UNKNOWN_MEMBER_ID:  # UNKNOWN_MEMBER_ID is reported per leaver
                 return LeaveReply(code)

@@ -6,7 +6,7 @@ assignment. Which requests start one is decided in ``membership``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cordwood.codes import Code
 from cordwood.decide.groups.members import Member, Roster
@@ -95,6 +95,19 @@ class Generations:
             if member.deadline_ms <= now_ms and not member.is_excused
         ]
         self._go_on_without(gone, now_ms)
+
+    def adopt(self, members: Iterable[Member], generation: int, now_ms: int) -> None:
+        """Begin with the members of a group that was of the other type, and rebalance them."""
+        for member in members:
+            self.roster.add(member, CONSUMER)
+        self.state, self.generation = GroupState.STABLE, generation
+        self.protocol = self.roster.select_protocol()
+        self._rebalance(now_ms)
+
+    def abandon(self) -> None:
+        """Answer parked requests, so that their members join the group of the other type."""
+        for member in self.roster:
+            self._answer_waiting(member, Code.REBALANCE_IN_PROGRESS, member.member_id)
 
     # --- rebalance ----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from cordwood.decide.groups.members import Member
 from cordwood.decide.groups.messages import (
     CONSUMER,
     UNKNOWN_MEMBER,
+    GroupDescription,
     GroupState,
     Heartbeat,
     Join,
@@ -27,6 +28,7 @@ from cordwood.decide.groups.messages import (
     Leaver,
     LeaveReply,
     Left,
+    MemberDescription,
     Sync,
     SyncReply,
 )
@@ -40,10 +42,55 @@ _SKIP_ASSIGNMENT_VERSION = 9  # JoinGroup version from which a leader can be tol
 class Membership(Generations):
     """Answers the members' requests."""
 
+    @property
+    def protocol_type(self) -> str:
+        """The protocol type of the members, or of those before."""
+        return self.roster.protocol_type
+
     def keep_alive(self, member_id: str, now_ms: int) -> None:
         """Extend a member's session after a request other than a heartbeat."""
         if member_id in self.roster:
             keep_alive(self.roster[member_id], now_ms)
+
+    def check_commit(
+        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
+    ) -> Code:
+        """Whether offsets may be committed on behalf of this member; changes nothing."""
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return Code.NONE  # a consumer without group membership, or an operator
+        if generation >= 0 or member_id or instance_id is not None:
+            code = self.check(member_id, instance_id, generation)
+            if code:
+                return code
+        elif not transactional:
+            return Code.UNKNOWN_MEMBER_ID
+        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            return Code.REBALANCE_IN_PROGRESS
+        return Code.NONE
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """The group as DescribeGroups shows it."""
+        stable = self.state is GroupState.STABLE
+        protocol = (self.protocol or "") if stable else ""
+        return GroupDescription(
+            group_id=group_id,
+            state=self.state,
+            protocol_type=self.protocol_type,
+            protocol=protocol,
+            generation=self.generation,
+            empty_since_ms=self.empty_since_ms if self.state is GroupState.EMPTY else None,
+            members=tuple(
+                MemberDescription(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.metadata(protocol) if stable else b"",
+                    member.assignment if stable else b"",
+                )
+                for member in self.roster
+            ),
+        )
 
     # --- join ---------------------------------------------------------------------------------
 

@@ -13,6 +13,12 @@ from typing import NamedTuple
 
 from cordwood.codes import Code
 from cordwood.config import BrokerConfig
+from cordwood.decide.groups.consumer.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    EraseConsumerGroup,
+    PersistConsumerGroup,
+)
 from cordwood.decide.instructions import CodeReply, Forget, Reply, SetTimer, Tick, Token
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.model import TopicPartition
@@ -28,6 +34,8 @@ class GroupState(StrEnum):
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"  # this and the next: only consumer groups
+    RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -37,6 +45,15 @@ class GroupType(StrEnum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+
+
+class MigrationPolicy(StrEnum):
+    """Which groups with members may change their type while they work."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"  # only from classic to consumer
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +72,12 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4_096
     # An empty group without any commit is forgotten after this time.
     forget_empty_ms: int = 600_000
+    # The members of a consumer group are told these, they do not choose them.
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_members_max: int = 2**31 - 1
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")  # the first is the default
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> GroupSettings:
@@ -65,6 +88,11 @@ class GroupSettings:
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             members_max=config.group_max_size,
             offset_metadata_bytes_max=config.offset_metadata_max_bytes,
+            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            consumer_members_max=config.group_consumer_max_size,
+            consumer_assignors=tuple(config.group_consumer_assignors.split(",")),
+            migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         )
 
 
@@ -153,7 +181,16 @@ class DeleteGroup:
     token: Token
 
 
-GroupRequest = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup
+GroupRequest = (
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | ConsumerHeartbeat
+    | CommitOffsets
+    | DeleteOffsets
+    | DeleteGroup
+)
 Event = GroupRequest | Tick
 
 
@@ -223,7 +260,15 @@ class DeleteOffsetsReply:
     codes: tuple[tuple[TopicPartition, Code], ...] = ()
 
 
-Answer = JoinReply | SyncReply | CodeReply | LeaveReply | CommitReply | DeleteOffsetsReply
+Answer = (
+    JoinReply
+    | SyncReply
+    | CodeReply
+    | LeaveReply
+    | ConsumerHeartbeatReply
+    | CommitReply
+    | DeleteOffsetsReply
+)
 
 
 # --- instructions ---------------------------------------------------------------------------
@@ -261,7 +306,17 @@ class EraseGroup:
     keeps_cursors: bool = False
 
 
-Instruction = Reply | SetTimer | PersistGroup | PersistOffsets | EraseOffsets | EraseGroup | Forget
+Instruction = (
+    Reply
+    | SetTimer
+    | PersistGroup
+    | PersistConsumerGroup
+    | EraseConsumerGroup
+    | PersistOffsets
+    | EraseOffsets
+    | EraseGroup
+    | Forget
+)
 
 
 # --- descriptions ---------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class LiveTopics:
         """Start without topics."""
         self.topics: dict[str, LiveTopic] = {}
         self._by_id: dict[UUID, LiveTopic] = {}
+        self.topics_version = 0  # another number after every change of a topic's name, id or size
         self.health = HealthRegistry()
 
     def topic(self, name: str) -> LiveTopic:
@@ -93,11 +94,13 @@ class LiveTopics:
     def _serve(self, topic: LiveTopic) -> None:
         """Serve a topic from now on, by its name and by its id."""
         self.topics[topic.name] = topic
+        self.topics_version += 1
         self._by_id[UUID(topic.id)] = topic
 
     def _withdraw(self, name: str) -> None:
         """Serve a topic no longer; a new one with its name will have another id."""
         del self._by_id[UUID(self.topics.pop(name).id)]
+        self.topics_version += 1
 
     def _withdraw_all(self) -> None:
         self.topics.clear()

@@ -258,6 +258,7 @@ class Store(LiveTopics):
         self.partition_directories.make([topic])
         for tp in topic.partition_list()[before:]:
             live.slots.append(self._open_partition(tp, live.id, live.config))
+        self.topics_version += 1
 
     # --- start-up ---------------------------------------------------------------------------
 

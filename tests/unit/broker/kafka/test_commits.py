@@ -14,6 +14,7 @@ from cordwood.protocol.kafka.messages.commits import (
     OffsetDeleteRequest,
     OffsetDeleteTopic,
     OffsetFetchGroup,
+    OffsetFetchGroupTopic,
     OffsetFetchRequest,
     OffsetFetchTopic,
 )
@@ -22,7 +23,7 @@ from support.kafka_services import KafkaServices
 
 def commit(*at, group="g", topic="t", metadata=None):
     parts = [OffsetCommitPartition(number, offset, 3, metadata) for number, offset in at]
-    return OffsetCommitRequest(group, topics=[OffsetCommitTopic(topic, parts)])
+    return OffsetCommitRequest(group, topics=[OffsetCommitTopic(topic, partitions=parts)])
 
 
 async def codes(services, request, version=None):
@@ -92,12 +93,13 @@ async def test_a_group_on_a_consume_topic_is_waited_for(tmp_path):
         assert services.metadata.readers.registered_positions(tp) == {"g": 5}
 
 
-@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize("version", range(1, 10))
 async def test_nothing_committed_is_minus_one(tmp_path, version):
     """The offset is -1 without an error, even if the topic or the group does not exist."""
     async with KafkaServices(tmp_path) as services:
         topics = [OffsetFetchTopic("t", [0, 4])]
-        request = OffsetFetchRequest("g", topics, [OffsetFetchGroup("g", topics)])
+        of_group = [OffsetFetchGroupTopic("t", partitions=[0, 4])]
+        request = OffsetFetchRequest("g", topics, [OffsetFetchGroup("g", topics=of_group)])
         fetched = await services.ask(request, version)
         topic = fetched.groups[0].topics[0] if version >= 8 else fetched.topics[0]
         found = [(part.partition, part.offset, part.error_code) for part in topic.partitions]
@@ -113,7 +115,7 @@ async def test_null_topics_ask_for_all_of_a_group(tmp_path, version):
         await services.ask(commit((0, 1), (1, 2)))
         await services.ask(commit((0, 3), topic="u"))
         await services.ask(commit((0, 9), group="other"))
-        request = OffsetFetchRequest("g", None, [OffsetFetchGroup("g", None)])
+        request = OffsetFetchRequest("g", None, [OffsetFetchGroup("g")])
         fetched = await services.ask(request, version)
         topics = fetched.groups[0].topics if version >= 8 else fetched.topics
         found = {
@@ -130,9 +132,9 @@ async def test_several_groups_are_fetched_at_once(tmp_path):
         await services.create("t")
         for group, offset in (("g", 1), ("h", 2)):
             await services.ask(commit((0, offset), group=group))
-        topics = [OffsetFetchTopic("t", [0])]
+        topics = [OffsetFetchGroupTopic("t", partitions=[0])]
         request = OffsetFetchRequest(
-            groups=[OffsetFetchGroup(group, topics) for group in ("h", "g", "i")]
+            groups=[OffsetFetchGroup(group, topics=topics) for group in ("h", "g", "i")]
         )
         fetched = await services.ask(request)
         assert [

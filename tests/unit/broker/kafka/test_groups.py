@@ -49,7 +49,7 @@ def join(member_id="", group="g", **how):
 
 
 def commit(offset=5, group="g", topic="t", **who):
-    topics = [OffsetCommitTopic(topic, [OffsetCommitPartition(0, offset)])]
+    topics = [OffsetCommitTopic(topic, partitions=[OffsetCommitPartition(0, offset)])]
     return OffsetCommitRequest(group, topics=topics, **who)
 
 
@@ -178,7 +178,10 @@ async def test_a_member_leaves_in_every_version(tmp_path, version):
 
 
 async def test_a_described_group_shows_its_members(tmp_path):
-    """Members have client, host, subscription and assignment. A missing group is Dead."""
+    """Members have client, host, subscription and assignment. A missing group is Dead.
+
+    Since version 6 it is also an error.
+    """
     async with KafkaServices(tmp_path) as services:
         member, _ = await enter(services)
         described = await services.ask(DescribeGroupsRequest(["g", "nobody"]))
@@ -191,6 +194,9 @@ async def test_a_described_group_shows_its_members(tmp_path):
         (one,) = group.members
         assert (one.member_id, one.client_id, one.client_host) == (member, "tester", "/192.0.2.7")
         assert (one.metadata, one.assignment) == (subscription("t"), b"all of it")
+        assert (absent.state, absent.error_code) == ("Dead", Code.GROUP_ID_NOT_FOUND)
+        assert absent.error_message == "Group nobody not found."
+        (absent,) = (await services.ask(DescribeGroupsRequest(["nobody"]), 5)).groups
         assert (absent.state, absent.error_code) == ("Dead", Code.NONE)
 
 

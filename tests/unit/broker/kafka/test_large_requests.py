@@ -64,10 +64,11 @@ LARGE = {
         [m.DescribeTopicPartitionsTopic(name) for name in NAMES]
     ),
     "OffsetCommit": c.OffsetCommitRequest(
-        "g", topics=[c.OffsetCommitTopic("t", [c.OffsetCommitPartition(n, 0) for n in NUMBERS])]
+        "g", topics=[c.OffsetCommitTopic(
+        "t", partitions=[c.OffsetCommitPartition(n, 0) for n in NUMBERS])]
     ),
     "OffsetFetch": c.OffsetFetchRequest(
-        groups=[c.OffsetFetchGroup("g", [c.OffsetFetchTopic("t", NUMBERS)])]
+        groups=[c.OffsetFetchGroup("g", topics=[c.OffsetFetchGroupTopic("t", partitions=NUMBERS)])]
     ),
     "OffsetDelete": c.OffsetDeleteRequest(
         "g", [c.OffsetDeleteTopic("t", [c.OffsetDeletePartition(n) for n in NUMBERS])]
@@ -97,7 +98,7 @@ LARGE = {
         None, 7, 1000, [pr.ProduceTopic("t", partitions=PRODUCED)]
     ),
     "OffsetFetch of groups": c.OffsetFetchRequest(
-        groups=[c.OffsetFetchGroup(name, None) for name in NAMES]
+        groups=[c.OffsetFetchGroup(name) for name in NAMES]
     ),
     "DeleteGroups": g.DeleteGroupsRequest(NAMES),
     "CreateTopics": t.CreateTopicsRequest(
@@ -153,7 +154,7 @@ async def test_no_large_request_keeps_the_loop_to_itself(wide):
 def test_a_reply_is_large_however_deep_its_elements_are():
     """Nested elements count, so a group with one topic of many partitions is a large reply."""
     fetched = [c.FetchedOffset(n, 0) for n in NUMBERS]
-    groups = [c.FetchedOffsetGroup("g", [c.FetchedOffsetTopic("t", fetched)])]
+    groups = [c.FetchedOffsetGroup("g", [c.FetchedGroupTopic("t", partitions=fetched)])]
     assert is_large(c.OffsetFetchResponse(groups=groups))
     assert not is_large(c.OffsetFetchResponse(groups=groups[:0]))
 
@@ -238,7 +239,7 @@ async def test_commits_in_steps_move_every_cursor(wide):
     """A commit of thousands of offsets is processed in several steps and gets one reply."""
     async with KafkaServices(wide) as services:
         offsets = [c.OffsetCommitPartition(n % WIDE, 0) for n in range(STEP_OFFSETS + WIDE)]
-        request = c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", offsets)])
+        request = c.OffsetCommitRequest("g", topics=[c.OffsetCommitTopic("t", partitions=offsets)])
         reply = await services.ask(request)
         assert {part.error_code for part in reply.topics[0].partitions} == {Code.NONE}
         assert len(reply.topics[0].partitions) == len(offsets)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from cordwood.protocol.kafka.primitives import (
+    NO_ID,
     Bool,
     Int16,
     Int32,
@@ -14,6 +15,7 @@ from cordwood.protocol.kafka.primitives import (
     Since,
     Str,
     Until,
+    Uuid,
 )
 
 # --- OffsetCommit ---------------------------------------------------------------------------
@@ -29,10 +31,11 @@ class OffsetCommitPartition(NamedTuple):
 
 
 class OffsetCommitTopic(NamedTuple):
-    """The cursors on one topic."""
+    """The cursors on one topic, which later versions name by its id."""
 
-    name: Str
-    partitions: Sequence[OffsetCommitPartition]
+    name: Annotated[Str, Until(9)] = ""
+    topic_id: Annotated[Uuid, Since(10)] = NO_ID
+    partitions: Sequence[OffsetCommitPartition] = ()
 
 
 class OffsetCommitRequest(NamedTuple):
@@ -56,8 +59,9 @@ class CommittedPartition(NamedTuple):
 class CommittedTopic(NamedTuple):
     """The cursors of one topic."""
 
-    name: Str
-    partitions: Sequence[CommittedPartition]
+    name: Annotated[Str, Until(9)] = ""
+    topic_id: Annotated[Uuid, Since(10)] = NO_ID
+    partitions: Sequence[CommittedPartition] = ()
 
 
 class OffsetCommitResponse(NamedTuple):
@@ -77,11 +81,21 @@ class OffsetFetchTopic(NamedTuple):
     partitions: Sequence[Int32]
 
 
+class OffsetFetchGroupTopic(NamedTuple):
+    """The requested partitions of one topic, which later versions name by its id."""
+
+    name: Annotated[Str, Until(9)] = ""
+    topic_id: Annotated[Uuid, Since(10)] = NO_ID
+    partitions: Sequence[Int32] = ()
+
+
 class OffsetFetchGroup(NamedTuple):
     """The request for one group; null topics means everything it has committed."""
 
     group_id: Str
-    topics: Sequence[OffsetFetchTopic] | None
+    member_id: Annotated[Str | None, Since(9)] = None
+    member_epoch: Annotated[Int32, Since(9)] = -1
+    topics: Sequence[OffsetFetchGroupTopic] | None = None
 
 
 class OffsetFetchRequest(NamedTuple):
@@ -110,11 +124,19 @@ class FetchedOffsetTopic(NamedTuple):
     partitions: Sequence[FetchedOffset]
 
 
+class FetchedGroupTopic(NamedTuple):
+    """The cursors on one topic, which later versions name by its id."""
+
+    name: Annotated[Str, Until(9)] = ""
+    topic_id: Annotated[Uuid, Since(10)] = NO_ID
+    partitions: Sequence[FetchedOffset] = ()
+
+
 class FetchedOffsetGroup(NamedTuple):
     """The cursors of one group."""
 
     group_id: Str
-    topics: Sequence[FetchedOffsetTopic]
+    topics: Sequence[FetchedGroupTopic]
     error_code: Int16 = 0
 
 

@@ -209,7 +209,8 @@ class DescribedGroup(NamedTuple):
     """A group: its state, its assignor and its members."""
 
     error_code: Int16
-    group_id: Str
+    error_message: Annotated[Str | None, Since(6)] = None
+    group_id: Str = ""
     state: Str = ""
     protocol_type: Str = ""
     protocol_data: Str = ""
