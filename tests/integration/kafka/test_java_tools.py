@@ -96,6 +96,15 @@ def test_log_levels_are_changed_while_the_broker_runs(broker):
     assert "cordwood.log=ERROR" not in java(CONFIGS, *this, "--describe")
 
 
+def test_a_group_has_its_own_timeouts(broker):
+    """The kafka-configs tool of Kafka 4 sets, describes and removes the timeout of one group."""
+    at = ("--bootstrap-server", broker.kafka, "--entity-type", "groups", "--entity-name", "g")
+    java(CONFIGS, *at, "--alter", "--add-config", "consumer.heartbeat.interval.ms=7000")
+    assert "consumer.heartbeat.interval.ms=7000" in java(CONFIGS, *at, "--describe")
+    java(CONFIGS, *at, "--alter", "--delete-config", "consumer.heartbeat.interval.ms")
+    assert "=7000" not in java(CONFIGS, *at, "--describe")
+
+
 def test_the_quorum_has_one_voter_and_no_transaction_is_open(broker):
     """The tools for the metadata quorum and for transactions get a complete answer."""
     at = ("--bootstrap-server", broker.kafka)

@@ -25,6 +25,7 @@ from cordwood.broker.kafka.described_settings import (
     kafka_facts,
     trimmed,
 )
+from cordwood.broker.kafka.group_settings import GroupConfigs
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices
 from cordwood.broker.topics import TopicService
@@ -52,8 +53,8 @@ from cordwood.protocol.kafka.messages.configs import (
 )
 
 TURN_RESOURCES: Final = 10  # each has dozens of settings
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16  # resource types
-_LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS)
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # resource types
+_LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 _ALL_TYPES_VERSION: Final = 1  # ListConfigResources before it lists client metrics only
 
 Addresses = Callable[[], Mapping[str, Sequence[str]]]
@@ -66,7 +67,9 @@ class KafkaConfigs:
         self,
         settings: DynamicSettings,
         topics: TopicService,
+        groups: GroupConfigs,
         cluster: ClusterView,
+        *,
         addresses: Addresses,
         identity: str,
     ) -> None:
@@ -78,6 +81,7 @@ class KafkaConfigs:
         self._settings = settings
         self._cluster = cluster
         self._topics = topics
+        self._groups = groups
         self._addresses = addresses
         self._altering = asyncio.Lock()  # no change between reading a list and appending to it
 
@@ -120,6 +124,8 @@ class KafkaConfigs:
 
     def _described(self, kind: int, name: str) -> Iterator[DescribedConfig]:
         """Return the settings of a resource that is no topic; raises ``RequestError``."""
+        if kind == GROUP:
+            return self._groups.described(name)
         self._check_broker(kind, name)
         if kind == BROKER_LOGGER:
             return described_loggers()
@@ -134,7 +140,7 @@ class KafkaConfigs:
     async def list_config_resources(
         self, request: ListConfigResourcesRequest, version: int, _session: Session
     ) -> ListConfigResourcesResponse:
-        """List topics, brokers and loggers; there are no client metrics."""
+        """List topics, brokers, loggers and groups with settings; there are no client metrics."""
         wanted = request.resource_types or _LISTED
         if version < _ALL_TYPES_VERSION:
             wanted = (CLIENT_METRICS,)
@@ -142,7 +148,12 @@ class KafkaConfigs:
             return ListConfigResourcesResponse(error_code=Code.UNSUPPORTED_VERSION)
         nodes = [str(node_id) for node_id in self._cluster.node_ids]
         turns = RequestSlices()
-        names = {TOPIC: list(self._topics.all()), BROKER: nodes, BROKER_LOGGER: nodes}
+        names = {
+            TOPIC: list(self._topics.all()),
+            BROKER: nodes,
+            BROKER_LOGGER: nodes,
+            GROUP: self._groups.names(),
+        }
         return ListConfigResourcesResponse(
             config_resources=[
                 ListedConfigResource(name, kind)
@@ -195,9 +206,10 @@ class KafkaConfigs:
     ) -> None:
         """Change the settings of a resource, or only validate it; raises ``RequestError``."""
         kind, name, asked = resource
-        if kind == TOPIC:
+        if kind in (TOPIC, GROUP):
             _check_named_once(asked)
-            await self._alter_topic(name, partial(plan, asked), validate_only=validate_only)
+            alter = self._alter_topic if kind == TOPIC else self._groups.alter
+            await alter(name, partial(plan, asked), validate_only=validate_only)
             return
         self._check_broker(kind, name)
         if kind == BROKER_LOGGER:
@@ -230,8 +242,8 @@ class KafkaConfigs:
     def _check_broker(self, kind: int, name: str) -> None:
         if kind not in (BROKER, BROKER_LOGGER):
             raise RequestError(
-                f"resources of type {kind} have no settings; describe a topic, a broker or its "
-                "loggers"
+                f"resources of type {kind} have no settings; describe a topic, a broker, its "
+                "loggers or a group"
             )
         node = str(self._cluster.node_id)
         if name != node and (kind, name) != (BROKER, ALL_BROKERS):

@@ -150,6 +150,11 @@ def _canonical(kind: str, row: Row, text: str) -> str:
     return format_value(row, parse_value(kind, row, text))
 
 
+def broker_synonyms(name: str, settings: DynamicSettings) -> list[ConfigSynonym]:
+    """Return the values of a broker setting, the one in effect first."""
+    return _synonyms(name, name, settings)
+
+
 def kafka_facts(
     config: BrokerConfig,
     cluster: ClusterView,

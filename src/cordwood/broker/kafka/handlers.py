@@ -13,6 +13,7 @@ from cordwood.broker.kafka.consumer_groups import KafkaConsumerGroups
 from cordwood.broker.kafka.dispatcher import Handler
 from cordwood.broker.kafka.fetch import KafkaFetch
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.group_settings import GroupConfigs
 from cordwood.broker.kafka.groups import KafkaGroups
 from cordwood.broker.kafka.metadata import KafkaMetadata
 from cordwood.broker.kafka.offsets import KafkaOffsets
@@ -104,7 +105,10 @@ def kafka_handlers(
     offsets = KafkaOffsets(topics)
     admin = KafkaAdmin(settings, store, topics, cluster)
     placement = KafkaPlacement(store, topics, cluster)
-    configs = KafkaConfigs(settings, topics, cluster, addresses, str(store.directory.identity))
+    own = GroupConfigs(settings, metadata, groups)
+    configs = KafkaConfigs(
+        settings, topics, own, cluster, addresses=addresses, identity=str(store.directory.identity)
+    )
     members = KafkaGroups(groups, cluster)
     consumers = KafkaConsumerGroups(groups, topics)
     commits = KafkaCommits(groups, store.metadata.readers, topics, transactions.unstable)

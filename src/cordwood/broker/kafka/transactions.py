@@ -6,12 +6,13 @@ checks what a transaction may touch: partitions must exist, and groups must acce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
 from cordwood.broker.kafka.commits import committed, has_partition, in_steps, offsets_of
 from cordwood.broker.kafka.group_coordinator import GroupCoordinator
+from cordwood.broker.kafka.topic_patterns import STEPS_MAX
 from cordwood.broker.kafka.transaction_coordinator import TransactionCoordinator
 from cordwood.broker.session import Session
 from cordwood.broker.time_slices import RequestSlices, once_each
@@ -21,6 +22,7 @@ from cordwood.codes import Code
 from cordwood.config import BrokerConfig
 from cordwood.decide.instructions import CodeReply
 from cordwood.decide.offsets import PartitionOffset
+from cordwood.decide.re2 import Pattern, PatternError
 from cordwood.decide.transactions.messages import (
     AddOffsets,
     AddPartitions,
@@ -216,19 +218,44 @@ class KafkaTransactions:
     async def list_transactions(
         self, request: m.ListTransactionsRequest, _version: int, _session: Session
     ) -> m.ListTransactionsResponse:
-        """List the transactional ids that match the filters; durations match only running ones."""
+        """List the transactional ids that match every filter; durations match only running ones.
+
+        A pattern matches a whole id, and one that costs too much is refused.
+        """
         known = {state.value for state in TransactionState}
         unknown = [name for name in request.state_filters if name not in known]
         matches = self._coordinator.transactions.listing(
             request.state_filters, request.producer_id_filters
         )
         now_ms = self._clock.now_ms()
-        listed = [
-            m.ListedTransaction(name, txn_record.producer_id, txn_record.state.value)
+        running = [
+            (name, txn_record)
             for name, txn_record in matches
             if _has_run_for(txn_record, request.duration_filter_ms, now_ms)
         ]
+        try:
+            names = await _matching([name for name, _ in running], request.transactional_id_pattern)
+        except PatternError:
+            return m.ListTransactionsResponse(error_code=Code.INVALID_REGULAR_EXPRESSION)
+        listed = [
+            m.ListedTransaction(name, txn_record.producer_id, txn_record.state.value)
+            for name, txn_record in running
+            if name in names
+        ]
         return m.ListTransactionsResponse(unknown_state_filters=unknown, transactions=listed)
+
+
+async def _matching(names: Sequence[str], text: str | None) -> Collection[str]:
+    """Return the names that match the pattern as a whole; raises ``PatternError``."""
+    if not text:
+        return frozenset(names)
+    pattern, found = Pattern(text), set()
+    async for name in RequestSlices().of(names):
+        if pattern.matches(name):
+            found.add(name)
+        if pattern.steps > STEPS_MAX:
+            raise PatternError(f"the regular expression {text!r} is too costly to match")
+    return found
 
 
 def _active_producers(partition: Partition) -> list[m.ActiveProducer]:

@@ -54,6 +54,7 @@ class GroupDirectory:
         self._settings = settings or GroupSettings()
         self._topics = topics or FixedTopics()
         self._groups: dict[str, Group] = {}
+        self._own: dict[str, GroupSettings] = {}  # of groups that have their own
 
     def __contains__(self, group_id: str) -> bool:
         """Whether the group is known."""
@@ -66,7 +67,17 @@ class GroupDirectory:
         return self.handle(group_id, Tick(), now_ms)
 
     def _group(self, group_id: str, now_ms: int, stored: StoredGroup | None = None) -> Group:
-        return Group(group_id, self._settings, now_ms=now_ms, topics=self._topics, stored=stored)
+        settings = self._own.get(group_id, self._settings)
+        return Group(group_id, settings, now_ms=now_ms, topics=self._topics, stored=stored)
+
+    def configure(self, group_id: str, own: GroupSettings | None) -> None:
+        """Give one group its own settings, now or when it is created; None for the broker's."""
+        if own is None:
+            self._own.pop(group_id, None)
+        else:
+            self._own[group_id] = own
+        if group_id in self._groups:
+            self._groups[group_id].configure(own or self._settings)
 
     def handle(self, group_id: str, event: Event, now_ms: int) -> list[Instruction]:
         """Process one event for one group; execute the returned instructions in order."""

@@ -60,6 +60,10 @@ class Generations:
         self._has_newcomers = False
         self._out: list[Instruction] = []
 
+    def configure(self, settings: GroupSettings) -> None:
+        """Use other settings from the next event on."""
+        self._settings = settings
+
     def take_out(self) -> list[Instruction]:
         """Return the collected instructions in order, and start a new list."""
         out, self._out = self._out, []

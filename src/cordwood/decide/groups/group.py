@@ -83,6 +83,11 @@ class Group:
         self._has_offsets = stored.has_offsets
         self._armed_ms: int | None = None
 
+    def configure(self, settings: GroupSettings) -> None:
+        """Use other settings from the next event on."""
+        self._settings = settings
+        self._membership.configure(settings)
+
     @property
     def state(self) -> GroupState:
         """The current state."""

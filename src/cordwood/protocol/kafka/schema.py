@@ -105,8 +105,7 @@ _ROWS: Final = (
     (60, "DescribeCluster", 0, 2, 0, metadata),
     (61, "DescribeProducers", 0, 0, 0, transactions),
     (65, "DescribeTransactions", 0, 0, 0, transactions),
-    # Version 2 filters by a regular expression; ``re``, unlike Kafka's matcher, can take forever.
-    (66, "ListTransactions", 0, 1, 0, transactions),
+    (66, "ListTransactions", 0, 2, 0, transactions),
     (68, "ConsumerGroupHeartbeat", 0, 1, 0, consumer_groups),
     (69, "ConsumerGroupDescribe", 0, 1, 0, consumer_groups),
     (74, "ListConfigResources", 0, 1, 0, configs),

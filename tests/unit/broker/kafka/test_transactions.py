@@ -491,7 +491,7 @@ async def test_producers_of_a_partition_are_described(tmp_path):
 
 
 async def test_transactions_are_listed_by_what_is_asked(tmp_path):
-    """Filters are state, producer id and duration. The reply names unknown states."""
+    """Filters are state, producer id, duration and pattern. The reply names unknown states."""
     clock = ManualClock()
     async with KafkaServices(tmp_path, clock) as services:
         await services.create("t")
@@ -509,6 +509,11 @@ async def test_transactions_are_listed_by_what_is_asked(tmp_path):
         assert await listed([], [other.id]) == ["idle"]
         assert await listed([], [], 9) == ["tx"]
         assert await listed([], [], 10) == []
+        assert await listed([], [], -1, "i.*|none", version=2) == ["idle"]
+        assert await listed([], [], -1, "dle", version=2) == []  # whole ids
+        assert await listed([], [], -1, "", version=2) == ["idle", "tx"]
+        wrong = await services.ask(ListTransactionsRequest([], [], -1, "("))
+        assert wrong.error_code == Code.INVALID_REGULAR_EXPRESSION
         reply = await services.ask(ListTransactionsRequest(["Nope", "Ongoing"], []))
         assert list(reply.unknown_state_filters) == ["Nope"]
         described = (await services.ask(DescribeTransactionsRequest(["tx"]))).transactions[0]

@@ -58,6 +58,10 @@ class ConsumerEpochs:
         self._new_deadline_ms: int | None = None
         self._replies: list[Instruction] = []
 
+    def configure(self, settings: GroupSettings) -> None:
+        """Use other settings from the next event on."""
+        self._settings = settings
+
     def restore(
         self, record: Mapping[str, Any], members: Mapping[str, Mapping[str, Any]], now_ms: int
     ) -> None:

@@ -235,6 +235,7 @@ class ListTransactionsRequest(NamedTuple):
     state_filters: Sequence[Str]
     producer_id_filters: Sequence[Int64]
     duration_filter_ms: Annotated[Int64, Since(1)] = -1
+    transactional_id_pattern: Annotated[Str | None, Since(2)] = None
 
 
 class ListedTransaction(NamedTuple):
