@@ -137,6 +137,20 @@ class BrokerConfig:
         "dead_letter",
         "The topic for lines that cannot be parsed and records that cannot be routed.",
     )
+    routes_cleanup_policy: frozenset[str] = setting(
+        frozenset({"consume"}),
+        "The cleanup.policy that the ingress topic, the dead-letter topic and the topics of routes "
+        "get when they are created automatically: consume keeps what no registered reader has "
+        "passed. Existing topics are not changed.",
+        choices=("delete", "consume"),
+        dynamic=True,
+    )
+    routes_retention_ms: int = limit(
+        KEEP_ALL,
+        "The retention.hard.ms that the same topics get: records older than this are dropped, "
+        "consumed or not. -1: no limit.",
+        dynamic=True,
+    )
     ingress_overflow: str = setting(
         "block",
         "What to do when the ingest buffer is full: block (stop reading the socket) or "

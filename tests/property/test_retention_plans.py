@@ -42,6 +42,7 @@ def partitions(draw):
         retention_ms=draw(LIMITS),
         retention_bytes=draw(LIMITS),
         retention_hard_bytes=draw(LIMITS),
+        retention_hard_ms=draw(LIMITS),
     )
     readers = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, base + width)))
     log_start = draw(st.integers(0, base + width))
@@ -99,14 +100,14 @@ def test_drops_are_the_oldest_run(case):
 
 @given(partitions())
 def test_consume_never_takes_what_a_registered_reader_has_not_passed(case):
-    """Only the hard cap drops unread segments, and it names every reader that loses records."""
+    """Only hard limits drop unread segments, and they name every reader that loses records."""
     _, _, readers, _, config, archived_end = case
     for drop in plan_of(case).drops:
         behind = {name for name, at in readers.items() if at < drop.segment.end_offset}
         if drop.reason is Reason.LOG_START:
             continue
         assert behind <= set(drop.loses)
-        if drop.reason is not Reason.HARD_CAP:
+        if drop.reason not in {Reason.HARD_CAP, Reason.HARD_AGE}:
             assert drop.segment.end_offset <= archived_end
             if "consume" in config.cleanup_policy:
                 assert readers
@@ -120,6 +121,15 @@ def test_the_hard_cap_holds_after_a_plan(case):
     kept = sealed[len(plan_of(case).drops) :]
     total = active.size_bytes + sum(segment.size_bytes for segment in kept)
     assert not kept or total <= config.retention_hard_bytes
+
+
+@given(partitions())
+def test_no_oldest_segment_is_past_the_hard_age_after_a_plan(case):
+    """The oldest sealed segment that remains is younger than ``retention.hard.ms``."""
+    sealed, _, _, _, config, _ = case
+    for oldest in sealed[len(plan_of(case).drops) :][:1]:
+        newest_ms = oldest.newest_ms if oldest.newest_ms != NO_TIMESTAMP else oldest.created_ms
+        assert NOW_MS - newest_ms <= config.retention_hard_ms
 
 
 @given(partitions())

@@ -124,7 +124,7 @@ METRICS: Final[dict[str, Metric]] = {
     "cordwood_reclaimed_bytes_total": Metric("counter", "Bytes reclaimed."),
     "cordwood_lost_records_total": Metric(
         "counter",
-        "Records dropped by retention.hard.bytes before the reader had read them.",
+        "Records dropped by retention.hard.bytes or retention.hard.ms before the reader had them.",
         ("reader",),
     ),
     "cordwood_reader_position": Metric(

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from cordwood.broker.jobs.archive import ArchiveService
@@ -24,17 +26,29 @@ from cordwood.broker.topics import TopicService
 from cordwood.clock import Clock
 from cordwood.config import KEEP_ALL, BrokerConfig
 from cordwood.decide.archive import Span
-from cordwood.decide.retention import Drop, Reason, RetentionPlan, plan_retention
+from cordwood.decide.retention import (
+    Drop,
+    Hold,
+    Holder,
+    Reason,
+    RetentionPlan,
+    plan_retention,
+)
 from cordwood.decide.roll import RollReason, plan_roll
 from cordwood.errors import CordwoodError
 from cordwood.log.health.registry import Condition
 from cordwood.log.lifecycle.store import Store
 from cordwood.log.write.partition import Partition
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.topics import HeldSegments
 
 logger = logging.getLogger("cordwood.broker")
 
-NOT_FOR_ARCHIVE: Final = frozenset({Reason.LOG_START, Reason.HARD_CAP})  # need no bundle
+HARD_LIMITS: Final = {
+    Reason.HARD_CAP: "retention.hard.bytes",
+    Reason.HARD_AGE: "retention.hard.ms",
+}
+NOT_FOR_ARCHIVE: Final = frozenset({Reason.LOG_START, *HARD_LIMITS})  # need no bundle
 
 
 @dataclass(slots=True)
@@ -173,6 +187,12 @@ class Monitor:
             raise errors[0]
         return dropped
 
+    def held(self, topic: str | None) -> Iterator[HeldSegments]:
+        """Yield the segments of open partitions that are due but held, by what holds them."""
+        for name in [topic] if topic else list(self._store.topics):
+            for partition in self._store.partitions(name):
+                yield from _held(partition, self.plan(partition))
+
     async def _confirm_and_reclaim(self, partition: Partition) -> int:
         drops = self._archived_drops(partition, self.plan(partition))
         confirmed_end = 0
@@ -217,16 +237,23 @@ class Monitor:
             return []
         return [drop for drop in plan.drops if drop.reason not in NOT_FOR_ARCHIVE]
 
-    def plan(self, partition: Partition, *, archived_end: int = KEEP_ALL) -> RetentionPlan:
+    def plan(
+        self,
+        partition: Partition,
+        *,
+        archived_end: int = KEEP_ALL,
+        moved: Mapping[str, int] = MappingProxyType({}),
+    ) -> RetentionPlan:
         """Plan RECLAIM for this partition now, assuming that its bundles are still intact.
 
-        Offsets from ``archived_end`` on do not count as archived.
+        Offsets from ``archived_end`` on do not count as archived; ``moved`` are readers whose
+        cursors are assumed at other offsets.
         """
         *sealed, active = partition.segments()
         return plan_retention(
             sealed,
             active,
-            self._store.metadata.readers.registered_positions(partition.tp),
+            {**self._store.metadata.readers.registered_positions(partition.tp), **moved},
             log_start=partition.log_start_offset,
             config=partition.config,
             now_ms=self._clock.now_ms(),
@@ -253,8 +280,8 @@ class Monitor:
                 partition.tp, drop.segment.base_offset, drop.segment.end_offset,
                 drop.segment.size_bytes, drop.reason.value,
             )  # fmt: skip
-            if drop.reason is Reason.HARD_CAP:
-                self._report_loss(partition, drop.segment.records, drop.loses)
+            if drop.reason in HARD_LIMITS:
+                self._report_loss(partition, drop)
         held = frozenset((hold.segment.base_offset, hold.holder.value) for hold in plan.holds)
         self.stats.held[partition.tp] = len(held)
         if held != self._held_before.get(partition.tp, frozenset()):
@@ -266,11 +293,20 @@ class Monitor:
                 )  # fmt: skip
         self._held_before[partition.tp] = held
 
-    def _report_loss(self, partition: Partition, records: int, losers: tuple[str, ...]) -> None:
-        """Report data loss: the hard cap dropped records that these readers had not passed."""
-        for reader in losers:
-            self.stats.lost_records[reader] += records
+    def _report_loss(self, partition: Partition, drop: Drop) -> None:
+        """Report data loss: a hard limit dropped records that these readers had not passed."""
+        for reader in drop.loses:
+            self.stats.lost_records[reader] += drop.segment.records
             logger.error(
-                "data.lost partition=%s reader=%s records=%d reason=retention.hard.bytes",
-                partition.tp, reader, records,
+                "data.lost partition=%s reader=%s records=%d reason=%s",
+                partition.tp, reader, drop.segment.records, HARD_LIMITS[drop.reason],
             )  # fmt: skip
+
+
+def _held(partition: Partition, plan: RetentionPlan) -> Iterator[HeldSegments]:
+    groups: dict[tuple[Holder, tuple[str, ...]], list[Hold]] = {}
+    for hold in plan.holds:
+        groups.setdefault((hold.holder, hold.readers), []).append(hold)
+    for (holder, readers), holds in groups.items():
+        size_bytes = sum(hold.segment.size_bytes for hold in holds)
+        yield HeldSegments(*partition.tp, holder.value, readers, len(holds), size_bytes)

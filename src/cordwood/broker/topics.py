@@ -19,7 +19,7 @@ from cordwood.broker.topic_state import (
     describe_partition,
     summarize_partition,
 )
-from cordwood.config import BrokerConfig, topic_config
+from cordwood.config import KEEP_ALL, BrokerConfig, topic_config
 from cordwood.errors import ConfigError, InvalidConfig, InvalidTopic, TopicExists, UnknownTopic
 from cordwood.log.lifecycle.live_topics import LiveTopic, NewTopic
 from cordwood.log.lifecycle.store import Store, altered
@@ -85,8 +85,13 @@ class TopicService:
         await self.opener.open_all(topic.held())
         return topic
 
-    async def ensure(self, name: str, *, explicit: bool = False) -> LiveTopic:
-        """Return the topic; create it if it is missing and creation is explicit or automatic."""
+    async def ensure(
+        self, name: str, *, explicit: bool = False, is_route: bool = False
+    ) -> LiveTopic:
+        """Return the topic; create it if it is missing and creation is explicit or automatic.
+
+        ``is_route`` tells that the router sends records to it.
+        """
         topic = self._store.topics.get(name)
         if topic is not None:
             return topic
@@ -100,12 +105,13 @@ class TopicService:
                 f"topic {name} does not exist and auto.create.topics is off; create it with "
                 f"REGISTER {name}"
             )
-        return await self._create_once(name)
+        return await self._create_once(name, is_route=is_route)
 
-    async def _create_once(self, name: str) -> LiveTopic:
+    async def _create_once(self, name: str, *, is_route: bool) -> LiveTopic:
         """Create the topic once, even if several first writers ask for it at the same time."""
         if name not in self._creating:
-            work = asyncio.ensure_future(self.create(name, self._config.num_partitions, {}))
+            own = plan_settings(self._config, name, is_route=is_route or self._is_bound(name))
+            work = asyncio.ensure_future(self.create(name, self._config.num_partitions, own))
             work.add_done_callback(_look)
             self._creating[name] = work
         try:
@@ -114,6 +120,11 @@ class TopicService:
             return self._store.topic(name)
         finally:
             self._creating.pop(name, None)
+
+    def _is_bound(self, name: str) -> bool:
+        """Return whether a routing key is bound to the topic."""
+        bindings = self._metadata.cluster.bindings()
+        return name in {*bindings.exact.values(), *bindings.prefix.values()}
 
     async def create(self, name: str, partitions: int, config: Mapping[str, object]) -> LiveTopic:
         """Create a topic; raises ``TopicExists``, ``InvalidTopic`` or ``InvalidConfig``.
@@ -243,6 +254,16 @@ class TopicService:
             log_start_offset=partition.log_start_offset,
             high_watermark=partition.high_watermark,
         )
+
+
+def plan_settings(config: BrokerConfig, name: str, *, is_route: bool) -> dict[str, object]:
+    """Return what an automatically created topic sets itself; topics of routing have a policy."""
+    if not is_route and name not in {config.ingress_topic, config.dead_letter_topic}:
+        return {}
+    own: dict[str, object] = {"cleanup.policy": config.routes_cleanup_policy}
+    if config.routes_retention_ms != KEEP_ALL:
+        own["retention.hard.ms"] = config.routes_retention_ms
+    return own
 
 
 def _look(creation: asyncio.Future[LiveTopic]) -> None:

@@ -14,8 +14,8 @@ neither            never; ``compact`` removes records, not segments
 =================  ================================================================
 
 Under any policy, a segment entirely below the log start is deleted, and so is the oldest segment
-while the log exceeds ``retention.hard.bytes``, even if readers lose data; the plan then names them.
-Nothing here deletes anything.
+while the log exceeds ``retention.hard.bytes`` or its newest record is past ``retention.hard.ms``,
+even if readers lose data; the plan then names them. Nothing here deletes anything.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Reason(StrEnum):
     SIZE = "size"
     CONSUMED = "consumed"
     HARD_CAP = "hard_cap"  # retention.hard.bytes: data loss, if a reader still needed it
+    HARD_AGE = "hard_age"  # retention.hard.ms: likewise
 
 
 class Holder(StrEnum):
@@ -134,20 +135,34 @@ def _plan_segment(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Dr
     due = _due(segment, total_bytes, inputs)
     if due and not _holders(segment, inputs):
         return Drop(segment, due, behind)
-    if total_bytes > inputs.config.retention_hard_bytes:
+    if limit := _exceeded(segment, total_bytes, inputs):
         unarchived = () if segment.end_offset <= inputs.archived_end else (ARCHIVE_READER,)
-        return Drop(segment, Reason.HARD_CAP, behind + unarchived)
+        return Drop(segment, limit, behind + unarchived)
     return None
+
+
+def _exceeded(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Reason | None:
+    """The hard limit that drops the oldest segment regardless of readers and archive."""
+    if total_bytes > inputs.config.retention_hard_bytes:
+        return Reason.HARD_CAP
+    return Reason.HARD_AGE if _is_hard_aged(segment, inputs) else None
+
+
+def _is_hard_aged(segment: SegmentInfo, inputs: _Inputs) -> bool:
+    return _age_ms(segment, inputs) > inputs.config.retention_hard_ms
+
+
+def _age_ms(segment: SegmentInfo, inputs: _Inputs) -> int:
+    """The age of the newest record, or of the segment where no record has a timestamp."""
+    newest_ms = segment.newest_ms
+    return inputs.now_ms - (segment.created_ms if newest_ms == NO_TIMESTAMP else newest_ms)
 
 
 def _due(segment: SegmentInfo, total_bytes: int, inputs: _Inputs) -> Reason | None:
     """Why the policy wants to delete the segment, regardless of readers and archive."""
     config = inputs.config
     if "delete" in config.cleanup_policy:
-        newest_ms = segment.newest_ms
-        if newest_ms == NO_TIMESTAMP:
-            newest_ms = segment.created_ms
-        if inputs.now_ms - newest_ms > config.retention_ms:
+        if _age_ms(segment, inputs) > config.retention_ms:
             return Reason.AGE
         if total_bytes - segment.size_bytes >= config.retention_bytes:
             return Reason.SIZE
@@ -186,6 +201,8 @@ def _plan_holds(
 def _is_active_due(active: SegmentInfo, total_bytes: int, inputs: _Inputs) -> bool:
     """Whether sealing the active segment would allow its immediate deletion."""
     if active.size_bytes > 0 and active.end_offset <= inputs.log_start:
+        return True
+    if active.size_bytes > 0 and _is_hard_aged(active, inputs):
         return True
     due = _due(active, total_bytes, inputs)
     if due is None or not _may_roll(active, due):

@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cordwood.model import is_topic_name
+
+ROUTER: Final = "route"  # the reader of the ingress topic whose cursor the router moves
+
+
+def router_query(ingress_topic: str) -> str:
+    """The name under which the router of a topic delivers."""
+    return f"{ROUTER}.{ingress_topic}"
 
 
 class DeadReason(StrEnum):

@@ -141,6 +141,12 @@ class HttpApi:
         """Delete the segments that RECLAIM allows now, in one topic or in all."""
         return topics.SegmentsReclaimed(await self._broker.monitor.reclaim(request.topic))
 
+    async def list_held(self, query: topics.ListHeld) -> HttpResponse:
+        """Sealed segments that are due for deletion, and the readers or archive that hold them."""
+        if query.topic:
+            await self._broker.topics.open_topic(query.topic)
+        return await _listing("held", self._broker.monitor.held(query.topic))
+
     async def accept_loss(self, request: topics.AcceptLoss) -> topics.LossAccepted:
         """Serve an offline partition without its lost records."""
         broker, tp = self._broker, TopicPartition(request.topic, request.partition)
@@ -364,6 +370,7 @@ ROUTES: Final = (
     api_route(topics.ListTopics, HttpApi.list_topics),
     api_route(topics.CutTopic, HttpApi.cut),
     api_route(topics.ReclaimTopics, HttpApi.reclaim),
+    api_route(topics.ListHeld, HttpApi.list_held),
     api_route(topics.AcceptLoss, HttpApi.accept_loss),
     api_route(topics.AcceptDamage, HttpApi.accept_damage),
     api_route(topics.GetScrub, HttpApi.get_scrub),

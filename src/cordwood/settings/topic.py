@@ -80,6 +80,11 @@ class TopicConfig:
         "Drop the oldest sealed segments above this total size even if a registered reader has "
         "not passed them; reported as data loss. -1: no limit.",
     )
+    retention_hard_ms: int = limit(
+        KEEP_ALL,
+        "Drop sealed segments whose newest record is older than this even if a registered reader "
+        "has not passed them; reported as data loss. -1: no limit.",
+    )
     archive_required: bool = setting(
         False,
         "Keep sealed segments until they are in an archive bundle that was read back and verified.",

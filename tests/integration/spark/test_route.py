@@ -7,11 +7,11 @@ import pytest
 
 from cordwood.batch.records import decode_batch
 from cordwood.client import Client, Producer
+from cordwood.decide.routing import ROUTER
 from cordwood.errors import StaleDelivery
 from cordwood.lab.scenarios.stage import wait_until
 from cordwood.model import Header, TopicPartition
 from cordwood.pipeline.route import RouteQuery, plan_route
-from cordwood.pipeline.route.job import READER
 from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 from cordwood.protocol.api.deliveries import Deliver, DeliveryCursor
 from cordwood.protocol.api.readers import SetRoute
@@ -46,7 +46,7 @@ def wait_routed(broker, running, count):
 
         def is_there():
             assert running.failure() is None
-            return sum(api.positions("append", READER).values()) >= count
+            return sum(api.positions("append", ROUTER).values()) >= count
 
         wait_until(is_there, f"{count} records are routed", WAIT_S)
 
@@ -122,12 +122,12 @@ def test_of_two_drivers_one_is_refused(spark, broker):
     try:
         wait_routed(broker, running, 1)
         with closing(BrokerApi(BrokerAddress(broker.kafka))) as api:
-            zombie = DeliveryCursor(READER, "append", 0, start=0, offset=1)
+            zombie = DeliveryCursor(ROUTER, "append", 0, start=0, offset=1)
             with pytest.raises(StaleDelivery):
                 api.deliver(Deliver("route.append", 99, "zombie", (), (zombie,)))
-            moved = DeliveryCursor(READER, "append", 0, start=1, offset=1)
+            moved = DeliveryCursor(ROUTER, "append", 0, start=1, offset=1)
             assert api.deliver(Deliver("other", 0, "moved", (), (moved,)))
-            api.reset("append", 0, READER, 0)  # simulates another driver that moves the cursor
+            api.reset("append", 0, ROUTER, 0)  # simulates another driver that moves the cursor
         send(broker, ("jobs.a", "2"))
         wait_until(lambda: running.failure() is not None, "the query ends", WAIT_S)
         why = running.failure()

@@ -129,6 +129,26 @@ def test_the_hard_cap_leaves_the_active_segment():
     assert not verdict.roll_active
 
 
+def test_the_hard_age_takes_old_segments_that_nobody_has_read_and_names_readers():
+    """A segment past ``retention.hard.ms`` is dropped, with a reader behind it or without any."""
+    config = a_config("consume", retention_hard_ms=1000)
+    stack = a_stack(2000, 1500, 500)
+    verdict = plan(stack, config, {"stuck": 15})
+    assert [(d.reason, d.loses) for d in verdict.drops] == [
+        (Reason.CONSUMED, ()),
+        (Reason.HARD_AGE, ("stuck",)),
+    ]
+    assert reasons(plan(stack, config)) == [(0, Reason.HARD_AGE), (10, Reason.HARD_AGE)]
+
+
+def test_an_active_segment_past_the_hard_age_is_to_be_sealed():
+    """Idle records do not outlive the limit in the active segment."""
+    config = a_config("consume", retention_hard_ms=1000)
+    assert plan([], config, {"r": 0}, active=an_active([], age_ms=1001)).roll_active
+    assert not plan([], config, {"r": 0}, active=an_active([], age_ms=1000)).roll_active
+    assert not plan([], config, active=an_active([], size_bytes=0, age_ms=5000)).roll_active
+
+
 def test_an_unarchived_segment_is_held():
     """A segment that is not archived yet is held, and the hold names the archive."""
     stack = a_stack(2000, 2000)

@@ -56,6 +56,7 @@ from cordwood.decide.delivery import (
     plan_delivery,
     plan_forget,
 )
+from cordwood.decide.routing import ROUTER
 from cordwood.errors import (
     CordwoodError,
     QuarantinedDelivery,
@@ -251,8 +252,10 @@ class DeliveryService:
                     f"query {delivery.query} was planned; run the query again"
                 )
         topics = {}
+        is_route = any(where.reader == ROUTER for where in delivery.cursors)
         for name in targets:
-            topics[name] = (await self._topics.ensure(name, explicit=True)).id
+            topic = await self._topics.ensure(name, explicit=True, is_route=is_route)
+            topics[name] = topic.id
         for where in delivery.cursors:
             topics[where.topic] = self._topics.get(where.topic).id
         return topics

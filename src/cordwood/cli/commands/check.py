@@ -9,10 +9,12 @@ import msgspec
 import typer
 
 from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, FormatOption
+from cordwood.cli.output.held_text import held_text
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
 from cordwood.protocol.api.readers import GroupRow, ListGroups, ListReaders, ReaderRow
 from cordwood.protocol.api.status import GetHealth, Health
+from cordwood.protocol.api.topics import HeldSegments, ListHeld
 
 PROBLEMS = 5
 
@@ -31,7 +33,8 @@ def check(
         typer.Option(
             min=0,
             metavar="BYTES",
-            help="A reader that keeps more bytes than this from being reclaimed is a problem.",
+            help="A reader, or the lack of one, that keeps more bytes than this from being "
+            "reclaimed is a problem.",
         ),
     ] = None,
     broker: BrokerOption = DEFAULT_BROKER,
@@ -46,6 +49,7 @@ def check(
     rows = [
         *_readiness(http.call(GetHealth())),
         *_readers(readers, lag, held),
+        *_kept(http.call(ListHeld()).held, held),
         *_groups(http.call(ListGroups()).groups, registered, lag),
     ]
     show(rows, form)
@@ -81,6 +85,19 @@ def _readers(
         about = f"{plural(row.lag, 'record')} behind, holds {plural(row.held_bytes, 'byte')}"
         rows.append(_row(where, "problem" if is_late or is_holding else "ok", about))
     return rows
+
+
+def _kept(segments: Sequence[HeldSegments], most: int | None) -> list[dict[str, Any]]:
+    """One row per partition that keeps segments for no reader; readers have their own rows."""
+    return [
+        _row(
+            f"{each.topic}-{each.partition}",
+            "problem" if most is not None and each.size_bytes > most else "ok",
+            held_text(each),
+        )
+        for each in segments
+        if each.holder == "no_reader"
+    ]
 
 
 def _groups(

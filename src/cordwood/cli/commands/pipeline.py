@@ -18,14 +18,13 @@ from cordwood.cli.options.arguments import (
 )
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.row_printer import Format, show
+from cordwood.decide.routing import ROUTER
 from cordwood.plural import plural
 from cordwood.protocol.api.deliveries import DeliveryRow, GiveUpDelivery, ListDeliveries
 from cordwood.protocol.api.readers import ListReaders
 from cordwood.protocol.api.status import GetPipeline
 
 app = command_group("The Spark pipeline: routing, compaction and delivery.")
-
-ROUTER = "route"  # the reader whose cursor the router moves
 
 
 @app.command()

@@ -17,12 +17,15 @@ from cordwood.cli.options.arguments import (
     confirm,
     parse_settings,
 )
+from cordwood.cli.output.held_text import held_text
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
 from cordwood.protocol.api.compaction import ListCompaction
 from cordwood.protocol.api.status import GetPipeline
 from cordwood.protocol.api.topics import (
     AcceptLoss,
+    HeldSegments,
+    ListHeld,
     ListTopics,
     PartitionDetail,
     PartitionProblem,
@@ -82,6 +85,8 @@ def describe(
             typer.echo(f"{name}={value} {_SOURCES[found.sources[name]]}", err=True)
         for problem in found.problems:
             _print_problem(f"{topic}-{problem.partition}", problem)
+        for held in _held(broker, topic):
+            typer.echo(f"{topic}-{held.partition}: {held_text(held)}", err=True)
         if cleaning and (reason := _why_not_compacting(broker)):
             typer.echo(f"not compacted: {reason}", err=True)
 
@@ -175,6 +180,12 @@ def _cleaning(broker: str, topic: TopicDetail) -> dict[int, dict[str, Any]]:
 
     rows = http_client(broker).call(ListCompaction(topic.name)).partitions
     return {row.partition: plan_row(row) for row in rows}
+
+
+def _held(broker: str, topic: str) -> tuple[HeldSegments, ...]:
+    from cordwood.cli.options.connect import http_client
+
+    return http_client(broker).call(ListHeld(topic)).held
 
 
 def _why_not_compacting(broker: str) -> str:

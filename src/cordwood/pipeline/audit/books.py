@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cordwood.decide import deadletters, provenance
 from cordwood.decide.audit import AuditWindow
+from cordwood.decide.routing import ROUTER
 from cordwood.pipeline.audit.job import is_compacted
 from cordwood.pipeline.replay.letters import header_text
 from cordwood.pipeline.runtime.broker_api import BrokerApi
@@ -21,7 +22,6 @@ from cordwood.pipeline.runtime.topic_reads import read_options, read_topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROUTER: Final = "route"  # the reader whose cursor shows what the router has processed
 WINDOW: Final = "1 day"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cordwood.decide.routing import router_query
 from cordwood.pipeline.runtime.staging import StagingTarget
 from cordwood.pipeline.runtime.topic_reads import read_options
 from cordwood.pipeline.source.options import SourceOptions, parse_options
 
-READER: Final = "route"
 FORMAT: Final = "cordwood-route"
 RECORDS_MAX: Final = 1_000_000  # per micro-batch: bounds staged data and work repeated on failure
 TASK_RECORDS_MAX: Final = 200_000  # so that several cores share a large micro-batch
@@ -29,7 +29,7 @@ class RouteJob:
     @property
     def query(self) -> str:
         """Name of the query in deliveries."""
-        return f"{READER}.{self.topic}"
+        return router_query(self.topic)
 
     def source_options(self) -> SourceOptions:
         """Return options that read segment files if reachable, else use Kafka.

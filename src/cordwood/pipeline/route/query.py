@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cordwood.decide.routing import ROUTER
 from cordwood.model import TopicPartition
-from cordwood.pipeline.route.job import FORMAT, READER, RECORDS_MAX, RouteJob
+from cordwood.pipeline.route.job import FORMAT, RECORDS_MAX, RouteJob
 from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.failure_reasons import our_error, plain_reason
 from cordwood.pipeline.runtime.session import is_remote, known_parallelism
@@ -102,7 +103,7 @@ class RouteDelivery:
             assert start == last, "the ranges of a partition follow each other"
             spans[partition] = first, end
         return tuple(
-            DeliveryCursor(READER, self._job.topic, partition, end, start, self._job.topic_id)
+            DeliveryCursor(ROUTER, self._job.topic, partition, end, start, self._job.topic_id)
             for partition, (start, end) in spans.items()
         )
 
@@ -196,7 +197,7 @@ def plan_route(api: BrokerApi, *, records_max: int = RECORDS_MAX) -> RouteJob:
     """Plan the job from the broker's settings."""
     status = api.status()
     topic = status.ingress_topic
-    api.register(topic, READER)  # creates the topic if it does not exist
+    api.register(topic, ROUTER)  # creates the topic if it does not exist
     return RouteJob(
         topic=topic,
         dead_letter_topic=status.dead_letter_topic,
@@ -211,8 +212,8 @@ def prepare_cursor(api: BrokerApi, job: RouteJob) -> None:
 
     Records skipped this way are logged as lost.
     """
-    api.register(job.topic, READER)
-    cursors = api.positions(job.topic, READER)
+    api.register(job.topic, ROUTER)
+    cursors = api.positions(job.topic, ROUTER)
     tps = [TopicPartition(job.topic, partition) for partition in sorted(cursors)]
     with open_log(job.source_options()) as log:
         bounds = log.bounds(tps)
@@ -220,7 +221,7 @@ def prepare_cursor(api: BrokerApi, job: RouteJob) -> None:
         if begin > cursors[tp.partition]:
             lost = cursors[tp.partition], begin
             logger.warning("route.data_lost partition=%s from=%d to=%d", tp, *lost)
-            api.advance(tp.topic, tp.partition, READER, begin)
+            api.advance(tp.topic, tp.partition, ROUTER, begin)
 
 
 def make_scratch() -> Path:

@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from cordwood.batch.column_decoder import decode_columns
-from cordwood.decide.routing import Bindings
+from cordwood.decide.routing import ROUTER, Bindings
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.pipeline.route.executor import RecordRouter, RoutingTable
-from cordwood.pipeline.route.job import FORMAT, READER, RouteJob
+from cordwood.pipeline.route.job import FORMAT, RouteJob
 from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.staging import StagingWriter
 from cordwood.pipeline.runtime.targets import Targets
@@ -78,7 +78,7 @@ class RouteReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's
         """Return the position of the cursor."""
-        cursors = self._broker().positions(self._job.topic, READER)
+        cursors = self._broker().positions(self._job.topic, ROUTER)
         begin = {self._job.topic: {str(at): offset for at, offset in sorted(cursors.items())}}
         return self._reader.with_topic_ids(begin)
 

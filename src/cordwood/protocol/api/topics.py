@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from cordwood.protocol.api.call import Call, Count, Text
@@ -107,6 +109,30 @@ class ReclaimTopics(Call[SegmentsReclaimed], frozen=True):
     """Delete the segments that RECLAIM allows, in one topic or in all."""
 
     route = "POST", "/reclaim"
+    topic: Text | None = None
+
+
+class HeldSegments(msgspec.Struct, frozen=True):
+    """Sealed segments of one partition that are due for deletion, and what holds them."""
+
+    topic: str
+    partition: int
+    holder: Literal["readers", "no_reader", "archive"]
+    readers: tuple[str, ...]  # that have not passed them
+    segments: int
+    size_bytes: int
+
+
+class HeldList(msgspec.Struct, frozen=True):
+    """What RECLAIM waits for."""
+
+    held: tuple[HeldSegments, ...]
+
+
+class ListHeld(Call[HeldList], frozen=True):
+    """List the segments that RECLAIM would delete but for a reader or the archive."""
+
+    route = "GET", "/held"
     topic: Text | None = None
 
 
