@@ -13,6 +13,7 @@ from cordwood.broker.background import BackgroundTasks
 from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.commands import CommandService
 from cordwood.broker.directory_watch import DirectoryWatch
+from cordwood.broker.drain import DrainService
 from cordwood.broker.dynamic_settings import DynamicSettings
 from cordwood.broker.exposition import snapshot
 from cordwood.broker.health import health_of
@@ -96,15 +97,6 @@ class Broker:
             config, store, self.topics, clock, self._background, archive=self.archive
         )
         self.scrub = Scrubber(config, store, clock)
-        self.commands = CommandService(
-            config=config,
-            topics=self.topics,
-            produce=self.produce,
-            readers=self.readers,
-            monitor=self.monitor,
-            notifier=self.notifier,
-            status=lambda: snapshot(self),
-        )
         self.routes = RouteService(self.metadata)
         self.replays = ReplayService(self.metadata)
         appender = StagedAppender(
@@ -124,6 +116,24 @@ class Broker:
             metadata=self.metadata,
             background=self._delivery_thread,
             retention_ms=config.delivery_retention_ms,
+        )
+        self.drains = DrainService(
+            config,
+            topics=self.topics,
+            readers=self.readers,
+            deliveries=self.deliveries,
+            monitor=self.monitor,
+            metadata=self.metadata,
+        )
+        self.commands = CommandService(
+            config=config,
+            topics=self.topics,
+            produce=self.produce,
+            readers=self.readers,
+            monitor=self.monitor,
+            notifier=self.notifier,
+            status=lambda: snapshot(self),
+            drain=self.drains.drain,
         )
         swaps = SwapService(store, self.topics, self._background)
         self.compaction = CompactionService(store, self.topics, swaps, clock, self.metadata)

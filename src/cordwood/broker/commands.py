@@ -21,6 +21,7 @@ from cordwood.config import BrokerConfig
 from cordwood.errors import InvalidPartitions, RequestError
 from cordwood.log.write.partition import Partition
 from cordwood.model import Record, TopicPartition
+from cordwood.protocol.api.readers import Drained, DrainReader
 from cordwood.protocol.line import commands as c
 from cordwood.protocol.line import replies
 from cordwood.protocol.line.arguments import StartPosition, Target, encode_target
@@ -60,6 +61,7 @@ class CommandService:
         monitor: Monitor,
         notifier: AppendNotifier,
         status: Callable[[], Awaitable[bytes]],
+        drain: Callable[[DrainReader], Awaitable[Drained]],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -68,6 +70,7 @@ class CommandService:
         self._monitor = monitor
         self._notifier = notifier
         self._status = status
+        self._drain_reader = drain
         self._getting: dict[tuple[str, str], Getting] = {}
         self._next_put: dict[str, int] = {}  # by topic: whose turn it is, of several partitions
         self._answers: dict[type, Callable[[Any, CommandContext], Awaitable[bytes]]] = {
@@ -82,6 +85,7 @@ class CommandService:
             c.Readers: self._list_readers,
             c.Reset: self._reset,
             c.Remove: self._remove,
+            c.Drain: self._drain,
             c.Configure: self._configure,
             c.Cut: self._cut,
             c.Reclaim: self._reclaim,
@@ -248,6 +252,11 @@ class CommandService:
     async def _remove(self, request: c.Remove, _: CommandContext) -> bytes:
         await self._readers.remove(request.topic, request.reader)
         return replies.OK
+
+    async def _drain(self, request: c.Drain, _: CommandContext) -> bytes:
+        topics = () if request.topic is None else (request.topic,)
+        drained = await self._drain_reader(DrainReader(request.reader, topics))
+        return replies.encode_count(sum(row.records for row in drained.partitions))
 
     async def _configure(self, request: c.Configure, _: CommandContext) -> bytes:
         await self._topics.alter(request.topic, dict(request.settings))

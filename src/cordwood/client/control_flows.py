@@ -192,6 +192,14 @@ class ClientFlows(Runner, Generic[S]):
         return self._ask(c.Cut(topic), r.parse_count, is_repeatable=False)
 
     @flow_method
+    def drain(self, reader: str, topic: str | None = None) -> Flow[int]:
+        """Acknowledge everything for a reader, in all its routes or in one topic.
+
+        Return how many records that were.
+        """
+        return self._ask(c.Drain(reader, topic), r.parse_count)
+
+    @flow_method
     def reclaim(self, topic: str | None = None) -> Flow[int]:
         """Delete the segments that RECLAIM allows now; return how many were deleted."""
         return self._ask(c.Reclaim(topic), r.parse_count, is_repeatable=False)

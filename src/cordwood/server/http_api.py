@@ -208,6 +208,10 @@ class HttpApi:
             await move(TopicPartition(topic, request.partition), reader, request.offset)
         return Done()
 
+    async def drain_reader(self, request: readers.DrainReader) -> readers.Drained:
+        """Move a reader's cursors to the ends of all routes, or of ``topics``."""
+        return await self._broker.drains.drain(request)
+
     async def list_routes(self, _: readers.ListRoutes) -> readers.RouteList:
         """Every binding."""
         return readers.RouteList(tuple(self._broker.routes.list()))
@@ -379,6 +383,7 @@ ROUTES: Final = (
     api_route(readers.ListGroups, HttpApi.list_groups),
     api_route(readers.ListReaders, HttpApi.list_readers),
     api_route(readers.ChangeReader, HttpApi.change_reader),
+    api_route(readers.DrainReader, HttpApi.drain_reader),
     api_route(readers.ListRoutes, HttpApi.list_routes),
     api_route(readers.SetRoute, HttpApi.set_route),
     api_route(readers.RemoveRoute, HttpApi.remove_route),

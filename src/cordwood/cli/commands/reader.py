@@ -16,10 +16,12 @@ from cordwood.cli.options.arguments import (
     TopicArgument,
     YesOption,
     command_group,
+    complete_topics,
     confirm,
 )
 from cordwood.cli.output.row_printer import Format, show
-from cordwood.protocol.api.readers import ChangeReader, ListReaders
+from cordwood.plural import plural
+from cordwood.protocol.api.readers import ChangeReader, DrainReader, ListReaders
 
 app = command_group(
     "Named readers: RECLAIM waits for them on topics whose cleanup.policy includes consume."
@@ -65,6 +67,50 @@ def reset(
     """Move a reader's cursor to any offset up to the end of the partition."""
     _change(broker, ChangeReader("reset", topic, reader, partition, offset))
     typer.echo(f"moved reader {reader} on {topic}-{partition} to offset {offset}", err=True)
+
+
+@app.command()
+def drain(
+    reader: Reader,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Drain this topic instead of all routes; repeat for more.",
+            autocompletion=complete_topics,
+            metavar="TOPIC",
+        ),
+    ] = None,
+    ingress: Annotated[bool, typer.Option("--ingress", help="The ingress topic, too.")] = False,
+    register: Annotated[
+        bool, typer.Option("--register", help="Also where the reader is not registered yet.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be released; change nothing.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Acknowledge all routes for a reader in one step: move its cursors to the ends, all or none.
+
+    A route is a topic that the router delivers to or that a routing key is bound to; not the
+    dead-letter topic. RECLAIM deletes the released segments in its next round.
+    """
+    from cordwood.cli.options.connect import http_client
+
+    request = DrainReader(
+        reader, tuple(topic or ()), ingress=ingress, register=register, dry_run=dry_run
+    )
+    drained = http_client(broker).call(request)
+    show([asdict(row) for row in drained.partitions], form)
+    for name in drained.skipped:
+        typer.echo(f"skipped {name}: {reader} is not registered on it (--register)", err=True)
+    records = plural(sum(row.records for row in drained.partitions), "record")
+    segments = plural(sum(row.released_segments for row in drained.partitions), "segment")
+    size = plural(sum(row.released_bytes for row in drained.partitions), "byte")
+    act = "would acknowledge" if dry_run else "acknowledged"
+    typer.echo(f"{act} {records} for reader {reader}, releasing {segments} ({size})", err=True)
 
 
 @app.command()

@@ -47,6 +47,36 @@ class ChangeReader(Call[Done], frozen=True):
     create: bool = False
 
 
+class DrainedPartition(msgspec.Struct, frozen=True):
+    """A cursor that moved to the end of its partition; offsets, ``end`` not included."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int  # acknowledged by this
+    released_segments: int  # that RECLAIM may now delete and could not before
+    released_bytes: int
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What a drain moved, and the routes on which the reader is not registered."""
+
+    partitions: tuple[DrainedPartition, ...]
+    skipped: tuple[str, ...] = ()
+
+
+class DrainReader(Call[Drained], frozen=True):
+    """Acknowledge everything in ``topics``, or in all routes, for a reader; all or nothing."""
+
+    route = "POST", "/readers/drain"
+    reader: Text
+    topics: tuple[Text, ...] = ()
+    ingress: bool = False  # the ingress topic too
+    register: bool = False  # where the reader is not registered
+    dry_run: bool = False
+
+
 class GroupRow(msgspec.Struct, frozen=True):
     """A committed cursor; end and lag are null while the partition is offline."""
 

@@ -118,6 +118,14 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Acknowledge everything for a reader in one topic; None is every route it is registered on."""
+
+    reader: str
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Configure:
     """Change settings of a topic, all or none; values are written as in Kafka's tools."""
 
@@ -169,6 +177,7 @@ Request = (
     | Readers
     | Reset
     | Remove
+    | Drain
     | Configure
     | Cut
     | Reclaim
@@ -309,6 +318,13 @@ _TABLE: Final = (
         (a.TARGET, a.READER, a.POSITION),
     ),
     Command("REMOVE", "OK", "remove a reader", Remove, (a.TOPIC, a.READER)),
+    Command(
+        "DRAIN",
+        "OK <records acknowledged>",
+        "the reader has processed everything in the topic, or in all its routes",
+        Drain,
+        (a.READER, a.OPTIONAL_TOPIC),
+    ),
     Command(
         "CONFIGURE",
         "OK",
