@@ -14,11 +14,8 @@ module has the table of brokers, and changes and loads settings.
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
@@ -41,6 +38,7 @@ from cordwood.settings.rows import (
     parse_value,
     setting,
 )
+from cordwood.settings.toml_file import read_file
 from cordwood.settings.topic import TopicConfig, TopicDefaults, find_conflict
 
 __all__ = [
@@ -459,7 +457,7 @@ def given_settings(
     check_environment(environ)
     variables = {name: environ.get(environment_name(name)) for name in _BROKER_NAMES}
     return {
-        **(_by_setting(_read_file(path), lambda _: f"file {path}") if path else {}),
+        **(_by_setting(read_file(path), lambda _: f"file {path}") if path else {}),
         **_by_setting(variables, lambda name: f"variable {environment_name(name)}"),
         **_by_setting(flags, lambda name: f"flag {flag_name(name)}"),
     }
@@ -490,25 +488,3 @@ def flag_name(name: str) -> str:
 def check_environment(environ: Mapping[str, str]) -> None:
     """Raise ``ConfigError`` for a variable that starts with CORDWOOD_ and that nothing reads."""
     check_variables(environ, {environment_name(name) for name in _BROKER_NAMES})
-
-
-def _read_file(path: str) -> dict[str, object]:
-    """The settings of a TOML file by dotted name, unparsed."""
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config file at {os.fspath(path)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config file {path} is not TOML: {error}") from None
-    return _flatten(tables, "")
-
-
-def _flatten(table: Mapping[str, object], prefix: str) -> dict[str, object]:
-    """Nested TOML tables → dotted names, so ``[ingress] buffer`` is ``ingress.buffer``."""
-    flat: dict[str, object] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
