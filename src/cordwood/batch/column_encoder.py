@@ -164,12 +164,17 @@ def _packed(data: bytearray, batches: HeaderTable, levels: Mapping[Codec, int]) 
         strict=True,
     ):
         codec = Codec(attributes & CODEC_BITS) if count else Codec.NONE
-        head = bytearray(view[position : position + HEADER_BYTES])
-        body = compress(codec, view[position + HEADER_BYTES : position + size], levels.get(codec))
-        head[8:12] = (HEADER_BYTES - LOG_OVERHEAD + len(body)).to_bytes(4, "big")
-        head[21:23] = (attributes & ~CODEC_BITS | codec.value).to_bytes(2, "big")
-        start = len(packed)
-        packed += head
-        packed += body
-        seal(packed, start, len(packed) - start)
+        batch = view[position : position + size]
+        body = compress(codec, batch[HEADER_BYTES:], levels.get(codec))
+        packed += reframed(batch, body, attributes & ~CODEC_BITS | codec.value)
     return packed
+
+
+def reframed(batch: memoryview, body: bytes, attributes: int) -> bytearray:
+    """A batch with the header of ``batch`` but other attributes, and ``body`` as its records."""
+    data = bytearray(batch[:HEADER_BYTES])
+    data[8:12] = (HEADER_BYTES - LOG_OVERHEAD + len(body)).to_bytes(4, "big")
+    data[21:23] = attributes.to_bytes(2, "big")
+    data += body
+    seal(data, 0, len(data))
+    return data

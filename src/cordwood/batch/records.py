@@ -134,6 +134,23 @@ def frame_batch(body: Buffer, **fields: int) -> bytes:
     return bytes(data)
 
 
+def empty_batch(end_offset: int, leader_epoch: int) -> bytes:
+    """An empty batch that ends at ``end_offset``, so that a log without later records does too."""
+    return frame_batch(
+        b"",
+        base_offset=end_offset - 1,
+        leader_epoch=leader_epoch,
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp_ms=NO_TIMESTAMP,
+        max_timestamp_ms=NO_TIMESTAMP,
+        producer_id=NO_PRODUCER,
+        producer_epoch=NO_PRODUCER,
+        base_sequence=NO_PRODUCER,
+        count=0,
+    )
+
+
 def decode_batch(
     data: Buffer, position: int = 0, *, size_max: int = INFLATED_BYTES_MAX
 ) -> list[Record]:

@@ -299,7 +299,7 @@ _RULES: Final = {
 }
 _WAITS: Final = {
     Wait.POLICY: "cleanup.policy does not include compact",
-    Wait.RUNNING: "a compaction pass is running",
+    Wait.RUNNING: "a job is replacing its segments",
     Wait.QUARANTINED: "the last {failures} passes failed ({error})",
     Wait.ACTIVE: "everything dirty is in the active segment, which is never compacted",
     Wait.UNDECIDED: "the first dirty segment reaches into an open transaction",

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -43,6 +44,7 @@ from cordwood.decide.compaction import (
     plan_retry,
     watermark,
 )
+from cordwood.decide.compression import topic_codec
 from cordwood.decide.roll import RollReason
 from cordwood.errors import CordwoodError, InvalidManifest, PolicyViolation, StaleManifest
 from cordwood.log.health.registry import Condition
@@ -86,6 +88,7 @@ class CompactionService:
         self._swaps = swaps
         self._clock = clock
         self._leases: dict[TopicPartition, SwapOrder] = {}
+        self._reserved: set[TopicPartition] = set()
         self._finishing: WeakValueDictionary[TopicPartition, asyncio.Lock] = WeakValueDictionary()
         for topic in self._cluster.topics.values():
             for tp in topic.partition_list():
@@ -127,7 +130,7 @@ class CompactionService:
             readers=self._metadata.readers.registered_positions(partition.tp),
             config=partition.config,
             now_ms=now_ms,
-            is_running=self._holder(partition.tp) is not None,
+            is_running=self.is_leased(partition.tp),
         )
 
     def quarantined(self) -> dict[TopicPartition, str]:
@@ -194,10 +197,13 @@ class CompactionService:
                 await self._remember(tp, state)
         orders = []
         for tp in due_first({tp: look.plan for tp, look in looks.items()}):
+            if self.is_leased(tp):  # since it was planned
+                continue
             try:
-                order = await self._topics.on_writer(partial(self._order, looks[tp]))
-                if not dry:
-                    order = await self._grant(looks[tp], order)
+                with self.reserve(tp):
+                    order = await self._topics.on_writer(partial(self._order, looks[tp]))
+                    if not dry:
+                        order = await self._grant(looks[tp], order)
             except CordwoodError as error:  # the other orders are still given out
                 await self._cannot_order(looks[tp], error)
                 continue
@@ -229,7 +235,7 @@ class CompactionService:
             now_ms=inputs.now_ms,
             delete_retention_ms=inputs.config.delete_retention_ms,
             passed_end=watermark(inputs.readers),
-            compression_type=inputs.config.compression_type,
+            codec=topic_codec(inputs.config),
             aborted=order.aborted,
             producers=order.producers,
         )
@@ -259,6 +265,21 @@ class CompactionService:
         """Return the token of the lease that is valid now, or None; a restart ends all leases."""
         lease = self._leases.get(tp)
         return lease.token if lease and lease.until_ms > self._clock.now_ms() else None
+
+    def is_leased(self, tp: TopicPartition) -> bool:
+        """Return whether a job, or the broker itself, may replace segments of the partition now."""
+        return tp in self._reserved or self._holder(tp) is not None
+
+    @contextmanager
+    def reserve(self, tp: TopicPartition) -> Iterator[None]:
+        """Let nobody else replace segments meanwhile; ``StaleManifest`` if somebody may already."""
+        if self.is_leased(tp):
+            raise StaleManifest(f"another job may replace segments of {tp}; try again later")
+        self._reserved.add(tp)
+        try:
+            yield
+        finally:
+            self._reserved.discard(tp)
 
     def _end_lease(self, tp: TopicPartition, token: str) -> bool:
         """End the order with this token; False if it is not the partition's latest order."""

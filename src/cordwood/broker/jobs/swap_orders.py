@@ -39,7 +39,7 @@ class SwapOrder:
     now_ms: int
     delete_retention_ms: int
     passed_end: int  # offset of the slowest registered reader when the order was given
-    compression_type: str
+    codec: Codec | None  # that the topic asks for; None keeps each batch's own
     aborted: tuple[Aborted, ...]
     producers: tuple[tuple[int, int, int], ...]
 
@@ -51,15 +51,8 @@ class SwapOrder:
             passed_end=min(self.passed_end, passed_end),
             aborted=self.aborted,
             producers=self.producers,
-            codecs=_codecs(self.compression_type),
+            codecs=None if self.codec is None else frozenset({self.codec.value, Codec.NONE.value}),
         )
-
-
-def _codecs(compression_type: str) -> frozenset[int] | None:
-    if compression_type == "producer":
-        return None
-    name = "NONE" if compression_type == "uncompressed" else compression_type.upper()
-    return frozenset({Codec[name].value, Codec.NONE.value})
 
 
 def check_policy(order: SwapOrder, topic_id: str, config: TopicConfig, now_ms: int) -> None:

@@ -33,10 +33,11 @@ from cordwood.decide.compaction import (
     plan_swaps,
     watermark,
 )
+from cordwood.decide.compression import codec_levels, topic_codec
 from cordwood.errors import CorruptionError
 from cordwood.log.files.modes import write_shared
 from cordwood.log.format.manifest import MANIFEST_NAME, encode_manifest
-from cordwood.model import Aborted, Codec, TopicPartition
+from cordwood.model import Aborted, TopicPartition
 from cordwood.pipeline.compact.batch_cleaner import RewriteRules
 from cordwood.pipeline.compact.digests import (
     DigestTask,
@@ -104,7 +105,7 @@ class CompactionPass:
         self._data = Path(order.data)
         self._config = changed(TopicConfig(), order.config)
         self._passed_end = watermark(order.readers)
-        self._codec = _parse_codec(self._config.compression_type)
+        self._codec = topic_codec(self._config)
         self._is_thorough = order.rule == Rule.DEMAND.value
         self._started = time.monotonic()
         self._files = PassFiles(self._data, self.tp, order.topic_id)
@@ -268,7 +269,7 @@ class CompactionPass:
                 delete_retention_ms=self._config.delete_retention_ms,
                 passed_end=self._passed_end,
                 codec=self._codec,
-                levels=compression_levels(self._config),
+                levels=codec_levels(self._config),
                 aborted=self._aborted_in(sources),
                 producers=self._order.producers,
             ),
@@ -318,19 +319,3 @@ class CompactionPass:
 
 def _find(task: RangeTask | MarkerTask) -> SupersededOffsets:
     return find_range(task) if isinstance(task, RangeTask) else find_removable_markers(task)
-
-
-def _parse_codec(compression_type: str) -> Codec | None:
-    """Return the codec that the topic asks for; None keeps each batch's own."""
-    if compression_type == "producer":
-        return None
-    return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
-
-
-def compression_levels(config: TopicConfig) -> dict[Codec, int]:
-    """Return the level at which a topic wants each codec."""
-    return {
-        Codec.GZIP: config.compression_gzip_level,
-        Codec.LZ4: config.compression_lz4_level,
-        Codec.ZSTD: config.compression_zstd_level,
-    }

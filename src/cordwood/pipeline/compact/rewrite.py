@@ -19,13 +19,12 @@ import numpy as np
 from cordwood.batch.columns import Columns
 from cordwood.batch.header import Buffer
 from cordwood.batch.header_table import Longs, Mask, readonly, walk_batches
-from cordwood.batch.records import frame_batch
+from cordwood.batch.records import empty_batch
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.log.files.modes import make_shared_directory, open_shared, write_shared
 from cordwood.log.format.layout import FileKind, file_name
 from cordwood.log.format.manifest import StagedFile
 from cordwood.log.format.producers import encode_aborted
-from cordwood.model import NO_PRODUCER, NO_TIMESTAMP
 from cordwood.pipeline.compact.batch_cleaner import BatchCleaner, CleanedRun, RewriteRules
 from cordwood.pipeline.compact.digests import (
     DigestWriter,
@@ -169,7 +168,7 @@ class _StagedLog:
     def fill(self, end_offset: int) -> None:
         """Add an empty batch if the last one does not reach the end of the range."""
         if self._end_offset < end_offset:
-            filler = _filler(end_offset, self._leader_epoch)
+            filler = empty_batch(end_offset, self._leader_epoch)
             self._digests.add(filler)
             self._write(filler)
 
@@ -189,23 +188,6 @@ def _sum_values(columns: Columns, wanted: Mask | None = None) -> Words:
         readonly(values.data), values.starts, values.lengths, columns.offsets, times, mask, total
     )
     return total
-
-
-def _filler(end_offset: int, leader_epoch: int) -> bytes:
-    """Encode an empty batch whose last offset is the last one of the range."""
-    return frame_batch(
-        b"",
-        base_offset=end_offset - 1,
-        leader_epoch=leader_epoch,
-        attributes=0,
-        last_offset_delta=0,
-        base_timestamp_ms=NO_TIMESTAMP,
-        max_timestamp_ms=NO_TIMESTAMP,
-        producer_id=NO_PRODUCER,
-        producer_epoch=NO_PRODUCER,
-        base_sequence=NO_PRODUCER,
-        count=0,
-    )
 
 
 def _stage_aborted(
