@@ -5,9 +5,9 @@ is trusted: the bundle is read beside the log, batch by batch.
 
 * Every batch of the log that has records is in the bundle with the same offsets; where the bundle
   begins or ends inside a batch, the overlapping part is. Equal bytes need no further check.
-  Otherwise (a split batch, or one compacted since), the header must agree in producer, sequence,
-  leader epoch and transaction, and every record of the log must be there with its offset,
-  timestamp, key, value and headers, compared in full.
+  Otherwise (a batch that was split, or compacted or compressed since), the header must agree in
+  producer, sequence, leader epoch and transaction, and every record of the log must be there with
+  its offset, timestamp, key, value and headers, compared in full.
 * Every transaction marker of the bundle is in the log: a marker decides which records a restore
   brings back.
 * A bundle may hold records at offsets the log no longer has, because compaction removed them after
@@ -20,14 +20,14 @@ streamed, with memory for one run of batches. Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from cordwood.batch.column_decoder import decode_columns
-from cordwood.batch.columns import Columns, kernel_headers, kernel_spans, kernel_times
+from cordwood.batch.columns import Columns, kernel_times
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
@@ -37,19 +37,17 @@ from cordwood.batch.header import (
     parse_header,
 )
 from cordwood.batch.header_table import Bytes, HeaderTable, Mask, WalkEnd, readonly, walk_batches
-from cordwood.batch.kernels.loader import LazyKernels
 from cordwood.batch.records import decode_batch
 from cordwood.config import MIB
 from cordwood.decide.archive import Span
 from cordwood.errors import CordwoodError, CorruptBatch, CorruptionError, OffsetOutOfRange
 from cordwood.log.format.bundle import BundleTotals, checked_runs
+from cordwood.log.read.record_comparison import COMPARED, first_changed
 from cordwood.log.read.snapshot import ReadSlice
-from cordwood.model import TopicPartition
+from cordwood.model import NO_PRODUCER, TopicPartition
 
-_kernels = LazyKernels("proofs")
 READ_BYTES: Final = 4 * MIB
 _KEPT_BITS: Final = APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
-_ALL: Final = frozenset({"timestamp", "key", "value", "headers"})
 _TIMES: Final = frozenset({"timestamp"})
 
 
@@ -130,16 +128,20 @@ def prove_bundle(
     Raises ``Unproven`` where the log cannot be read, or lacks a batch that the proof needs.
     """
     own, seen, totals = _OwnLog(log, span), _Unmatched(), BundleTotals()
+    start = span.start
     for data, batches in checked_runs(source, tp, span):
         bundle = Run(readonly(data), batches)
-        _compare(bundle, own.take(int(batches.last_offsets[-1])), span, seen)
+        last = int(batches.last_offsets[-1])
+        _compare(bundle, own.take(last), Span(start, last + 1), seen)
+        start = last + 1
         totals.add_batches(batches)
         for part in _decodable(bundle):
             totals.add_times(kernel_times(_decode(part, _TIMES)))
+    rest = Span(start, span.end)
     for run in own.take(span.end - 1):
         for row in range(len(run.batches)):
-            if _records_inside(Batch(*run, row), span):
-                raise _lacks(int(run.batches.base_offsets[row]))
+            if _records_inside(Batch(*run, row), rest):
+                raise _lacks(max(start, int(run.batches.base_offsets[row])))
     own.check_start(seen)
     return BundleProof(
         totals.records, totals.first_ms, totals.newest_ms, totals.transactional, seen.records
@@ -174,7 +176,10 @@ class _OwnLog:
         self._held: list[Run] = []
 
     def take(self, last_offset: int) -> Iterator[Run]:
-        """Yield the next batches that begin at or below ``last_offset``, in runs."""
+        """Yield the next batches that begin at or below ``last_offset``, in runs.
+
+        A batch that ends later is yielded again next time.
+        """
         while self._held or (self._next <= last_offset and self._next < self._span.end):
             if not self._held:
                 self._read()
@@ -183,8 +188,9 @@ class _OwnLog:
             count = int(np.searchsorted(batches.base_offsets, last_offset, side="right"))
             if count:
                 yield Run(data, batches.chosen(slice(0, count)))
-            if count < len(batches):
-                self._held.append(Run(data, batches.chosen(slice(count, None))))
+            taken = int(np.searchsorted(batches.last_offsets, last_offset, side="right"))
+            if taken < len(batches):
+                self._held.append(Run(data, batches.chosen(slice(taken, None))))
                 return
 
     def check_start(self, seen: _Unmatched) -> None:
@@ -231,9 +237,7 @@ def _compare(bundle: Run, own: Iterable[Run], span: Span, seen: _Unmatched) -> N
             is_matched[rows] = True
             continue
         for row in range(len(run.batches)):
-            matched = _find(Batch(*run, row), bundle, span, seen)
-            if matched is not None:
-                is_matched[matched] = True
+            is_matched[_find(Batch(*run, row), bundle, span, seen)] = True
     _add_unmatched(batches, ~is_matched & (batches.counts > 0), seen)
 
 
@@ -247,18 +251,22 @@ def _is_same_run(one: Run, other: Run) -> bool:
     return np.array_equal(one.bytes, other.bytes)
 
 
-def _find(own: Batch, bundle: Run, span: Span, seen: _Unmatched) -> int | None:
-    """The row of the bundle that holds a batch of the log; None if it has no records there."""
+def _find(own: Batch, bundle: Run, span: Span, seen: _Unmatched) -> slice:
+    """The rows of the bundle that hold a batch of the log; none if it has no records there.
+
+    There is more than one if the batches were merged when the log was compressed, after the bundle
+    was made.
+    """
     first, last = max(own.base_offset, span.start), min(own.last_offset, span.end - 1)
-    row = int(np.searchsorted(bundle.batches.base_offsets, first))
-    copy = Batch(*bundle, row) if row < len(bundle.batches) else None
-    if copy is None or (copy.base_offset, copy.last_offset) != (first, last):
+    rows = slice(*np.searchsorted(bundle.batches.base_offsets, [first, last + 1]).tolist())
+    copies = [Batch(*bundle, row) for row in range(rows.start, rows.stop)]
+    if not copies or (copies[0].base_offset, copies[-1].last_offset) != (first, last):
         if _records_inside(own, span):
             raise _lacks(first)
-        return None
-    if not np.array_equal(copy.bytes, own.bytes):
-        seen.records += _check_same(own, copy)
-    return row
+        return slice(0, 0)
+    if len(copies) > 1 or not np.array_equal(copies[0].bytes, own.bytes):
+        seen.records += _check_same(own, copies)
+    return rows
 
 
 def _add_unmatched(batches: HeaderTable, is_other: Mask, seen: _Unmatched) -> None:
@@ -273,16 +281,24 @@ def _add_unmatched(batches: HeaderTable, is_other: Mask, seen: _Unmatched) -> No
 # --- one batch ----------------------------------------------------------------------------------
 
 
-def _check_same(own: Batch, copy: Batch) -> int:
-    """Raise unless ``copy`` has the header and records of ``own``; returns its extra records."""
-    _check_header(own, copy)
+def _check_same(own: Batch, copies: Sequence[Batch]) -> int:
+    """Raise unless ``copies`` have the header and records of ``own``; returns their extra records.
+
+    Only a batch without a producer id may have been several.
+    """
+    for copy in copies:
+        _check_header(own, copy)
+    first, last = copies[0].base_offset, copies[-1].last_offset
     if own.is_control:
-        before, after = (decode_batch(each.bytes.data) for each in (own, copy))
+        before, after = (decode_batch(each.bytes.data) for each in (own, copies[0]))
         if before != after:
             raise _differs(own.base_offset, "a different transaction marker")
         return 0
-    before_, after_ = _decode(own.bytes, _ALL), _decode(copy.bytes, _ALL)
-    inside = (before_.offsets >= copy.base_offset) & (before_.offsets <= copy.last_offset)
+    if len(copies) > 1 and own.table.producer_ids[own.row] != NO_PRODUCER:
+        raise _differs(own.base_offset, "several batches of a producer, where there is one, rather")
+    before_ = _decode(own.bytes, COMPARED)
+    after_ = _decode(np.concatenate([copy.bytes for copy in copies]), COMPARED)
+    inside = (before_.offsets >= first) & (before_.offsets <= last)
     ours = before_.chosen(inside)
     is_rising = bool((np.diff(after_.offsets) > 0).all())
     rows = np.searchsorted(after_.offsets, ours.offsets)
@@ -291,12 +307,7 @@ def _check_same(own: Batch, copy: Batch) -> int:
     if not is_rising or not bool(is_there.all()):
         missing = ours.offsets[~is_there]
         raise _lacks(int(missing[0]) if len(missing) else own.base_offset)
-    changed = _kernels.find_changed(
-        np.ascontiguousarray(rows), kernel_times(after_), kernel_times(ours),
-        kernel_spans(after_.keys), kernel_spans(ours.keys),
-        kernel_spans(after_.values), kernel_spans(ours.values),
-        kernel_headers(after_), kernel_headers(ours),
-    )  # fmt: skip
+    changed = first_changed(after_, ours, rows)
     if changed >= 0:
         raise _differs(int(ours.offsets[changed]), "another record")
     return len(after_) - len(ours)

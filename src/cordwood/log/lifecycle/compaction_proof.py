@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cordwood.batch.column_decoder import decode_columns
-from cordwood.batch.columns import Columns, kernel_headers, kernel_spans, kernel_times
+from cordwood.batch.columns import Columns, kernel_times
 from cordwood.batch.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
@@ -37,18 +37,16 @@ from cordwood.batch.header import (
     TRANSACTIONAL_BIT,
 )
 from cordwood.batch.header_table import Bytes, HeaderTable, Longs, Mask
-from cordwood.batch.kernels.loader import LazyKernels
 from cordwood.batch.records import decode_batch
 from cordwood.errors import CorruptBatch, CorruptionError, InvalidManifest
 from cordwood.log.format.producers import WrongSnapshot, parse_aborted
 from cordwood.log.lifecycle.key_table import ENTRIES_MAX, KeyTable
 from cordwood.log.read.batch_runs import ReadBuffer, StagedLog, read_sealed
 from cordwood.log.read.compaction_masks import EACH_BATCH, is_last_of_producer, is_past_horizon
+from cordwood.log.read.record_comparison import COMPARED, first_changed
 from cordwood.model import Aborted, SegmentInfo
 
-_kernels = LazyKernels("proofs")
 _KEPT_BITS: Final = APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
-_NEW: Final = frozenset({"timestamp", "key", "value", "headers"})
 _UNTOUCHED: Final = frozenset({"key", "value"})
 
 Run = tuple[Bytes, HeaderTable]
@@ -124,7 +122,7 @@ class _Checker:
             for data, batches in self._live(directory, stretch):
                 self._compare((data, batches), new.take(int(batches.last_offsets[-1])))
             _, rest = new.take(2**63 - 1)
-            _check_rest(rest, stretch.live[-1].end_offset)
+            check_rest(rest, stretch.live[-1].end_offset)
         self._check_aborted(stretch)
 
     def _live(self, directory: Path, stretch: Stretch) -> Iterator[Run]:
@@ -143,7 +141,7 @@ class _Checker:
         _check_headers(batches, new_batches, at, self.rules)
         self._check_dropped_batches(batches, at[at >= 0])
         self._check_markers(run, new_run, at, removable)
-        old, new = _decode(data, _NEW, self.rules.aborted), _decode(new_data, _NEW)
+        old, new = _decode(data, COMPARED, self.rules.aborted), _decode(new_data, COMPARED)
         dropped = _check_kept(old, new)
         _check_times(batches, new_batches, at, new)
         self._add(old, dropped)
@@ -187,7 +185,7 @@ class _Checker:
         is_gone = np.ones(len(batches), bool)
         is_gone[kept] = False
         if is_gone.any():
-            _refuse_at(
+            refuse_at(
                 batches.base_offsets,
                 is_gone & is_last_of_producer(batches, self.rules.producers),
                 "drops the batch that holds the last sequence of a producer",
@@ -203,17 +201,17 @@ class _Checker:
             new = new_at.get(row)
             if new is None or not new_batches.counts[new]:
                 if not is_past[row]:
-                    raise _refused(offset, "drops a transaction marker that is still needed")
+                    raise refused(offset, "drops a transaction marker that is still needed")
                 self.tombstones_end = max(self.tombstones_end, offset + 1)
                 continue
             before = decode_batch(data.data, int(batches.positions[row]))
             if decode_batch(new_data.data, int(new_batches.positions[new])) != before:
-                raise _refused(offset, "changes a transaction marker")
+                raise refused(offset, "changes a transaction marker")
             is_new_horizon = (
                 new_batches.attributes[new] & ~batches.attributes[row] & DELETE_HORIZON_BIT
             )
             if is_new_horizon and not removable[row]:
-                raise _refused(
+                raise refused(
                     offset, "sets a delete horizon on a marker whose transaction still has records"
                 )
 
@@ -223,12 +221,12 @@ class _Checker:
         try:
             entries = parse_aborted(stretch.txnindex)
         except WrongSnapshot as error:
-            raise _refused(
+            raise refused(
                 stretch.live[0].base_offset, f"has a transaction index: {error}"
             ) from None
         for entry in entries:
             if entry not in known:
-                raise _refused(entry.first_offset, "marks a transaction as aborted that was not")
+                raise refused(entry.first_offset, "marks a transaction as aborted that was not")
 
 
 def _matched(batches: HeaderTable, new_batches: HeaderTable) -> Longs:
@@ -247,7 +245,7 @@ def _check_headers(
     which = at >= 0
     new, old = new_batches.chosen(which), batches.chosen(at[which])
     offsets = new.base_offsets
-    _refuse_at(offsets[1:], np.diff(offsets) <= 0, "has batches out of order")
+    refuse_at(offsets[1:], np.diff(offsets) <= 0, "has batches out of order")
     is_same = (
         (new.last_offset_deltas == old.last_offset_deltas)
         & (new.leader_epochs == old.leader_epochs)
@@ -257,16 +255,16 @@ def _check_headers(
         & ((new.attributes ^ old.attributes) & _KEPT_BITS == 0)
         & (new.counts <= old.counts)
     )
-    _refuse_at(offsets, ~is_same, "changes the header of the batch")
+    refuse_at(offsets, ~is_same, "changes the header of the batch")
     codec, old_codec = new.attributes & CODEC_BITS, old.attributes & CODEC_BITS
     is_known = (codec == old_codec) | (new.counts == 0)
     if rules.codecs is not None:
         is_known |= np.isin(codec, list(rules.codecs))
-    _refuse_at(offsets, ~is_known, "changes the codec of the batch")
+    refuse_at(offsets, ~is_known, "changes the codec of the batch")
     has, had = new.has_delete_horizon, old.has_delete_horizon
     is_kept = np.where(had, new.base_timestamps_ms == old.base_timestamps_ms, ~has)
     is_given = ~had & (new.base_timestamps_ms >= rules.now_ms + rules.delete_retention_ms)
-    _refuse_at(
+    refuse_at(
         offsets,
         (new.counts > 0) & (has | had) & ~(has & (is_kept | is_given)),
         "changes the delete horizon of the batch",
@@ -280,18 +278,18 @@ def _check_fillers(new_batches: HeaderTable, at: Longs) -> None:
         & (new_batches.producer_ids < 0)
         & ~(new_batches.is_control | new_batches.is_transactional)
     )
-    _refuse_at(
+    refuse_at(
         new_batches.base_offsets,
         (at < 0) & ~is_filler,
         "has a batch that is not in the original segments",
     )
 
 
-def _check_rest(batches: HeaderTable, end_offset: int) -> None:
+def check_rest(batches: HeaderTable, end_offset: int) -> None:
     """Check that only empty batches, up to the end offset, follow the last old batch."""
     _check_fillers(batches, np.full(len(batches), -1, np.int64))
     if len(batches) and int(batches.last_offsets[-1]) >= end_offset:
-        raise _refused(int(batches.last_offsets[-1]), "extends past the segments it replaces")
+        raise refused(int(batches.last_offsets[-1]), "extends past the segments it replaces")
 
 
 # --- records --------------------------------------------------------------------------------
@@ -302,25 +300,20 @@ def _check_kept(old: Columns, new: Columns) -> Mask:
     dropped = np.ones(len(old), bool)
     if not len(new):
         return dropped
-    _refuse_at(new.offsets[1:], np.diff(new.offsets) <= 0, "has records out of order")
+    refuse_at(new.offsets[1:], np.diff(new.offsets) <= 0, "has records out of order")
     rows = np.searchsorted(old.offsets, new.offsets)
     rows = np.minimum(rows, max(len(old) - 1, 0))
     if not len(old):
-        raise _refused(
+        raise refused(
             int(new.offsets[0]), "has a record that is not in the original segments, or was aborted"
         )
     is_there = old.offsets[rows] == new.offsets
-    _refuse_at(
+    refuse_at(
         new.offsets, ~is_there, "has a record that is not in the original segments, or was aborted"
     )
-    changed = _kernels.find_changed(
-        rows, kernel_times(old), kernel_times(new),
-        kernel_spans(old.keys), kernel_spans(new.keys),
-        kernel_spans(old.values), kernel_spans(new.values),
-        kernel_headers(old), kernel_headers(new),
-    )  # fmt: skip
+    changed = first_changed(old, new, rows)
     if changed >= 0:
-        raise _refused(int(new.offsets[changed]), "changes the record")
+        raise refused(int(new.offsets[changed]), "changes the record")
     dropped[rows] = False
     return dropped
 
@@ -332,7 +325,7 @@ def _check_times(batches: HeaderTable, new_batches: HeaderTable, at: Longs, new:
     np.maximum.at(newest, owners, kernel_times(new))
     is_kept = (at >= 0) & (batches.max_timestamps_ms[at] == new_batches.max_timestamps_ms)
     is_wrong = (at >= 0) & ~is_kept & (newest != new_batches.max_timestamps_ms)
-    _refuse_at(new_batches.base_offsets, is_wrong, "changes the timestamp of the batch")
+    refuse_at(new_batches.base_offsets, is_wrong, "changes the timestamp of the batch")
 
 
 def _decode(data: Bytes, wanted: frozenset[str], aborted: Sequence[Aborted] = ()) -> Columns:
@@ -342,11 +335,13 @@ def _decode(data: Bytes, wanted: frozenset[str], aborted: Sequence[Aborted] = ()
         raise CorruptionError(f"a batch cannot be read: {error}") from None
 
 
-def _refuse_at(offsets: Longs, is_wrong: Any, what: str) -> None:
+def refuse_at(offsets: Longs, is_wrong: Any, what: str) -> None:
+    """Raise ``InvalidManifest`` with the first offset that is wrong, if any is."""
     wrong = np.flatnonzero(is_wrong)
     if len(wrong):
-        raise _refused(int(offsets[wrong[0]]), what)
+        raise refused(int(offsets[wrong[0]]), what)
 
 
-def _refused(offset: int, what: str) -> InvalidManifest:
+def refused(offset: int, what: str) -> InvalidManifest:
+    """The error for a staged segment that breaks a rule."""
     return InvalidManifest(f"the pass {what} (offset {offset}); nothing was replaced")

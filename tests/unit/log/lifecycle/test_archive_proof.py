@@ -244,3 +244,43 @@ def test_small_batches_are_compared_in_runs_and_one_by_one_alike():
         forged[at] = batch(record(at, b"other"))
         with pytest.raises(CorruptionError, match=f"at offset {at};"):
             prove(a_bundle(*forged), StoredLog(*log))
+
+
+@pytest.mark.parametrize("span", [WHOLE, Span(1, 11), Span(3, 5)])
+def test_a_log_that_was_compressed_since_proves_the_bundle_it_was_made_from(span):
+    """Batches that compression merged hold the records of several batches of the bundle."""
+    singles = [batch(record(offset)) for offset in range(12)]
+    merged = [
+        batch(*map(record, range(7)), codec=Codec.ZSTD),
+        batch(*map(record, range(7, 12)), codec=Codec.ZSTD),
+    ]
+    count = span.end - span.start
+    assert prove(a_bundle(*singles, span=span), StoredLog(*merged), span)[0:5:4] == (count, 0)
+    for at in (span.start, span.end - 1):
+        forged = [*singles]
+        forged[at] = batch(record(at, b"other"))
+        with pytest.raises(CorruptionError, match=f"at offset {at};"):
+            prove(a_bundle(*forged, span=span), StoredLog(*merged), span)
+        del forged[at]
+        with pytest.raises(CorruptionError, match="lacks the record"):
+            prove(a_bundle(*forged, span=span), StoredLog(*merged), span)
+
+
+def test_a_merged_batch_that_spans_two_reads_of_the_bundle_is_proved():
+    """The part of a batch that later reads of the bundle hold is compared with those."""
+    large = [b"%d" % at * (3 << 19) for at in range(6)]
+    singles = [batch(record(at, value)) for at, value in enumerate(large)]
+    merged = batch(*(record(at, value) for at, value in enumerate(large)), codec=Codec.ZSTD)
+    span = Span(0, 6)
+    assert prove(a_bundle(*singles, span=span), StoredLog(merged), span).records == 6
+    with pytest.raises(CorruptionError, match=r"lacks the record or marker .* at offset 5"):
+        prove(a_bundle(*singles[:5], span=span), StoredLog(merged), span)
+
+
+def test_batches_of_a_producer_do_not_prove_one_batch():
+    """Only batches without a producer id are merged, so others are a different log."""
+    options = {"producer_id": 7, "producer_epoch": 0}
+    log = batch(record(0), record(1), base_sequence=0, **options)
+    parts = [batch(record(at), base_sequence=at, **options) for at in (0, 1)]
+    with pytest.raises(CorruptionError):
+        prove(a_bundle(*parts), StoredLog(log))
