@@ -208,7 +208,7 @@ class BrokerConfig:
     )
     monitor_interval_ms: int = setting(
         10 * SECOND_MS,
-        "How often the broker checks for segments to seal by age and to reclaim.",
+        "How often the broker checks for segments to seal by age, to reclaim and to compress.",
         low=10,
         dynamic=True,
     )
@@ -221,6 +221,13 @@ class BrokerConfig:
     )
     scrub_interval_ms: int = setting(
         7 * DAY_MS, "How often the scrub reads each sealed segment.", low=1, dynamic=True
+    )
+    compression_bytes_per_second: int = setting(
+        8 * MIB,
+        "How fast sealed segments are compressed in the background, where compression.type asks "
+        "for it. 0 = off: only on demand.",
+        low=0,
+        dynamic=True,
     )
     compaction_interval_ms: int = setting(
         5 * MINUTE_MS,

@@ -27,6 +27,7 @@ FREE = {  # objects whose keys are data, so their keys are not compared
     "maintenance_failed",
     "offline_partitions",
     "pipeline_jobs_failed",
+    "sources",
 }
 
 

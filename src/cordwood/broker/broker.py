@@ -12,6 +12,7 @@ from cordwood.broker.append_notifier import AppendNotifier
 from cordwood.broker.background import BackgroundTasks
 from cordwood.broker.cluster_view import ClusterView
 from cordwood.broker.commands import CommandService
+from cordwood.broker.compression import Compressor
 from cordwood.broker.directory_watch import DirectoryWatch
 from cordwood.broker.drain import DrainService
 from cordwood.broker.dynamic_settings import DynamicSettings
@@ -137,6 +138,15 @@ class Broker:
         )
         swaps = SwapService(store, self.topics, self._background)
         self.compaction = CompactionService(store, self.topics, swaps, clock, self.metadata)
+        self.compression = Compressor(
+            config,
+            store,
+            clock,
+            topics=self.topics,
+            swaps=swaps,
+            compaction=self.compaction,
+            on_damage=self.scrub.scrub_soon,
+        )
         self._coordinators = Coordinators(
             config=config,
             clock=clock,
@@ -169,6 +179,7 @@ class Broker:
             self.topics.reconfigure,
             self.monitor.reconfigure,
             self.scrub.reconfigure,
+            self.compression.reconfigure,
             self._coordinators.reconfigure,
         )
 
@@ -193,6 +204,7 @@ class Broker:
         self.background.start("monitor", self.monitor.run())
         self.background.start("archive-reclaim", self.monitor.run_archived())
         self.background.start("scrub", self.scrub.run())
+        self.background.start("compression", self.compression.run())
         self.background.start("staging-sweep", self.deliveries.keep_swept())
 
     def _on_commit(self, published: Iterable[Partition]) -> None:
@@ -214,6 +226,7 @@ class Broker:
         """Write pending appends, then close the log."""
         await self._coordinators.stop()
         self.scrub.stop()
+        self.compression.stop()
         await self.background.stop()
         await self.deliveries.stop()
         await self.ingress.stop()

@@ -27,6 +27,7 @@ UPKEEP: Final = (
     Condition.PURGE_FAILED,
     Condition.INDEXING_FAILED,
     Condition.SCRUB_FAILED,
+    Condition.COMPRESSION_FAILED,
     Condition.ARCHIVE_UNVERIFIED,
 )
 

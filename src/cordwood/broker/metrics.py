@@ -171,6 +171,23 @@ METRICS: Final[dict[str, Metric]] = {
         TOPIC,
     ),
     "cordwood_log_cleaner_quarantined": Metric("gauge", "1 while compaction passes fail.", TOPIC),
+    "cordwood_compressed_segments_total": Metric(
+        "counter", "Sealed segments the broker compressed (compression.type).", ("topic",)
+    ),
+    "cordwood_compressed_bytes_before_total": Metric(
+        "counter", "Bytes of those segments before.", ("topic",)
+    ),
+    "cordwood_compressed_bytes_after_total": Metric(
+        "counter", "Bytes of those segments after; the difference is saved.", ("topic",)
+    ),
+    "cordwood_compression_kept_segments_total": Metric(
+        "counter",
+        "Sealed segments left as they are, because compression saves too little.",
+        ("topic",),
+    ),
+    "cordwood_compression_failures_total": Metric(
+        "counter", "Failed attempts to compress a sealed segment.", ("topic",)
+    ),
     "cordwood_deliveries_total": Metric(
         "counter", "Batches of Spark queries that were appended completely."
     ),
@@ -205,6 +222,7 @@ def samples(broker: Broker) -> Iterator[Sample | None]:
     yield from _monitor(broker)
     yield from _readers(broker)
     yield from _compaction(broker)
+    yield from _compression(broker)
     yield from _deliveries(broker)
     yield from _health(broker)
     yield from _pipeline(broker)
@@ -349,6 +367,20 @@ def _deliveries(broker: Broker) -> Iterator[Sample]:
     yield Sample("cordwood_deliveries_quarantined", len(broker.deliveries.quarantined))
     yield Sample("cordwood_delivery_cancelled_records_total", stats.cancelled_records)
     yield Sample("cordwood_delivery_discarded_records_total", stats.discarded_records)
+
+
+def _compression(broker: Broker) -> Iterator[Sample]:
+    stats = broker.compression.stats
+    counters = {
+        "cordwood_compressed_segments_total": stats.segments,
+        "cordwood_compressed_bytes_before_total": stats.bytes_before,
+        "cordwood_compressed_bytes_after_total": stats.bytes_after,
+        "cordwood_compression_kept_segments_total": stats.kept,
+        "cordwood_compression_failures_total": stats.failures,
+    }
+    for name, counter in counters.items():
+        for topic, count in list(counter.items()):
+            yield Sample(name, count, {"topic": topic})
 
 
 def _compaction(broker: Broker) -> Iterator[Sample | None]:

@@ -103,7 +103,7 @@ class Scrubber:
             1, thread_name_prefix="cordwood-scrub-now", initializer=yield_device
         )
         self._demanded: asyncio.Future[None] | None = None
-        store.health.on_damage(self._on_damage)
+        store.health.on_damage(self.scrub_soon)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Use another pace and interval, from the next look for due segments on."""
@@ -199,8 +199,8 @@ class Scrubber:
                 self._store.health.set_damage(tp, entry.base_offset, ranges)
                 self._urgent.append((tp, entry.base_offset))
 
-    def _on_damage(self, tp: TopicPartition, base_offset: int) -> None:
-        """Queue a segment in which a reader met damage; called from any thread."""
+    def scrub_soon(self, tp: TopicPartition, base_offset: int) -> None:
+        """Queue a segment in which a reader met damage; safe on any thread."""
         self._urgent.append((tp, base_offset))
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake.set)

@@ -41,6 +41,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from cordwood.decide.compression import CompressionResult
 from cordwood.errors import CorruptionError, OffsetOutOfRange
 from cordwood.model import OFFSET_MAX, SegmentInfo, SegmentState, TopicPartition
 
@@ -120,6 +121,7 @@ class SegmentEntry:
     state: SegmentState
     sha256: str | None = None  # of the .log file; None until the file has been read
     scrub: ScrubResult | None = None  # None until the first scrub
+    compression: CompressionResult | None = None  # None until the broker tried to compress it
 
 
 def entry_of(info: SegmentInfo, sha256: str | None = None) -> SegmentEntry:

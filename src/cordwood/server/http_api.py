@@ -27,9 +27,17 @@ from cordwood.config import rows as config_rows
 from cordwood.errors import RequestError
 from cordwood.log.lifecycle.live_topics import LiveTopic
 from cordwood.log.write.partition import Partition
-from cordwood.metadata.keys import ScrubResult
+from cordwood.metadata.keys import SegmentEntry
 from cordwood.model import SegmentInfo, TopicPartition
-from cordwood.protocol.api import archive, compaction, deliveries, readers, status, topics
+from cordwood.protocol.api import (
+    archive,
+    compaction,
+    compression,
+    deliveries,
+    readers,
+    status,
+    topics,
+)
 from cordwood.protocol.api.call import Done
 from cordwood.server.http_openapi import openapi
 from cordwood.server.http_routes import HttpResponse, HttpRoute, api_route
@@ -131,7 +139,7 @@ class HttpApi:
 
     def _partition(self, partition: Partition) -> topics.PartitionDetail:
         entries = self._broker.store.metadata.cluster.segments(partition.tp).entries()
-        return _partition(partition, {e.base_offset: e.scrub for e in entries if e.scrub})
+        return _partition(partition, {entry.base_offset: entry for entry in entries})
 
     async def cut(self, request: topics.CutTopic) -> topics.SegmentsSealed:
         """Seal active segments now."""
@@ -171,6 +179,20 @@ class HttpApi:
         """Progress of the last scrub on demand, and the damage it found."""
         run = self._broker.scrub.last_run
         return topics.ScrubStatus() if run is None else run.status()
+
+    async def start_compression(
+        self, request: compression.StartCompression
+    ) -> compression.CompressionProgress:
+        """Start to compress the sealed segments of a topic, or list them; returns immediately."""
+        run = await self._broker.compression.compress_now(request.topic, dry=request.dry)
+        return run.progress()
+
+    async def get_compression(
+        self, _: compression.GetCompression
+    ) -> compression.CompressionProgress:
+        """Progress of the last compression on demand."""
+        run = self._broker.compression.last_run
+        return compression.CompressionProgress() if run is None else run.progress()
 
     async def get_pipeline(self, _: status.GetPipeline) -> status.PipelineReport:
         """State of the embedded pipeline and its jobs."""
@@ -335,7 +357,7 @@ def _settings(topic: LiveTopic, defaults: TopicDefaults) -> tuple[dict[str, str]
     return config, {name: "topic" if name in topic.overrides else "broker" for name in config}
 
 
-def _partition(partition: Partition, scrubs: Mapping[int, ScrubResult]) -> topics.PartitionDetail:
+def _partition(partition: Partition, entries: Mapping[int, SegmentEntry]) -> topics.PartitionDetail:
     return topics.PartitionDetail(
         partition=partition.tp.partition,
         log_start_offset=partition.log_start_offset,
@@ -343,12 +365,14 @@ def _partition(partition: Partition, scrubs: Mapping[int, ScrubResult]) -> topic
         last_stable_offset=partition.last_stable_offset,
         size_bytes=partition.size_bytes,
         segments=tuple(
-            _segment(segment, scrubs.get(segment.base_offset)) for segment in partition.segments()
+            _segment(segment, entries.get(segment.base_offset)) for segment in partition.segments()
         ),
     )
 
 
-def _segment(segment: SegmentInfo, scrub: ScrubResult | None) -> topics.SegmentDetail:
+def _segment(segment: SegmentInfo, entry: SegmentEntry | None) -> topics.SegmentDetail:
+    scrub = entry.scrub if entry else None
+    compressed = entry.compression if entry else None
     return topics.SegmentDetail(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
@@ -360,6 +384,8 @@ def _segment(segment: SegmentInfo, scrub: ScrubResult | None) -> topics.SegmentD
         scrubbed_ms=scrub.at_ms if scrub else None,
         damaged_ranges=len(scrub.damage) if scrub else 0,
         accepted_ranges=len(scrub.accepted) if scrub else 0,
+        codec=compressed.codec if compressed and not compressed.is_kept else None,
+        bytes_before=compressed.bytes_before if compressed else segment.size_bytes,
     )
 
 
@@ -379,6 +405,8 @@ ROUTES: Final = (
     api_route(topics.AcceptDamage, HttpApi.accept_damage),
     api_route(topics.GetScrub, HttpApi.get_scrub),
     api_route(topics.StartScrub, HttpApi.start_scrub),
+    api_route(compression.GetCompression, HttpApi.get_compression),
+    api_route(compression.StartCompression, HttpApi.start_compression),
     api_route(status.GetPipeline, HttpApi.get_pipeline),
     api_route(readers.ListGroups, HttpApi.list_groups),
     api_route(readers.ListReaders, HttpApi.list_readers),

@@ -132,26 +132,34 @@ class TopicConfig:
     )
     compression_type: str = setting(
         "producer",
-        "The codec of segments that compaction rewrites; producer keeps the codec of each batch.",
+        "The codec of sealed segments. Batches are stored as they arrive; once their segment is "
+        "sealed, the broker rewrites it in this codec in the background. producer keeps the codec "
+        "of each batch.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    compression_delay_ms: int = setting(
+        MINUTE_MS,
+        "How long a segment stays as it is after it was sealed, before compression.type applies.",
+        low=0,
     )
     compression_gzip_level: int = setting(
         GZIP_DEFAULT_LEVEL,
-        "The level of gzip in segments that compaction rewrites: 1 (fast) to 9 (small), or -1.",
+        "The level of gzip in segments that the broker or compaction rewrites: 1 (fast) to 9 "
+        "(small), or -1.",
         low=-1,
         high=9,
         check=_check_gzip_level,
     )
     compression_lz4_level: int = setting(
         9,
-        "The level of lz4 in segments that compaction rewrites: 1 to 17. 9 is the fast compressor, "
-        "as in Kafka; any other is the thorough one.",
+        "The level of lz4 in segments that the broker or compaction rewrites: 1 to 17. 9 is the "
+        "fast compressor, as in Kafka; any other is the thorough one.",
         low=1,
         high=17,
     )
     compression_zstd_level: int = setting(
         3,
-        "The level of zstd in segments that compaction rewrites: up to 22 (small).",
+        "The level of zstd in segments that the broker or compaction rewrites: up to 22 (small).",
         low=-131072,
         high=22,
     )

@@ -16,14 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -33,6 +29,7 @@ from cordwood.broker.jobs.bundle_verification import (
     confirm_bundles,
     verify_bundles,
 )
+from cordwood.broker.thread_priority import yield_processor
 from cordwood.decide.archive import Span, bundle_name, topic_archive_name
 from cordwood.errors import RequestError, StaleManifest
 from cordwood.log.health.registry import Condition
@@ -53,8 +50,6 @@ from cordwood.protocol.api.archive import (
 
 logger = logging.getLogger("cordwood.broker")
 
-NICE: Final = 10
-
 
 class ArchiveService:
     """Verifies, records and lists bundles."""
@@ -66,7 +61,7 @@ class ArchiveService:
         self._unverified: dict[TopicPartition, str] = {}  # the reason, where it is known
         self._unreachable: dict[TopicPartition, str] = {}  # verified, but unreadable at the moment
         self._reading = ThreadPoolExecutor(
-            1, thread_name_prefix="cordwood-archive", initializer=_yield_processor
+            1, thread_name_prefix="cordwood-archive", initializer=yield_processor
         )
 
     def describe(self, topic: str) -> ArchivedTopic:
@@ -226,9 +221,3 @@ class ArchiveService:
 def _without_verdict(bundle: BundleEntry) -> BundleEntry:
     """Return the entry as the job reported it, without the broker's findings."""
     return replace(bundle, verified=False, unproven_records=0)
-
-
-def _yield_processor() -> None:
-    """Lower this thread's priority, so that other threads run and read first."""
-    with suppress(OSError):  # refused in some sandboxes, and unsupported outside Linux
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordwood.cli.commands.compress import compress, format_ratio
 from cordwood.cli.commands.scrub import accept_damage, scrub
 from cordwood.cli.options.arguments import FormatOption, command_group
 from cordwood.cli.output.progress import ProgressBar, QuietOption, progress
@@ -20,9 +21,12 @@ from cordwood.metadata.keys import SegmentEntry
 from cordwood.model import TopicPartition
 from cordwood.plural import plural
 
-app = command_group("Segment files of a data directory: list, dump, verify, scrub, accept-damage.")
+app = command_group(
+    "Segment files of a data directory: list, dump, verify, scrub, compress, accept-damage."
+)
 
 app.command()(scrub)
+app.command()(compress)
 app.command("accept-damage")(accept_damage)
 
 PROBLEMS = 5
@@ -39,7 +43,7 @@ def list_segments(
     data: DataOption = DEFAULT_DATA,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """List segment files with offsets, size and last scrub; other files are named on stderr."""
+    """List segment files with size, codec and last scrub; other files are named on stderr."""
     from cordwood.log.lifecycle.directory import META
     from cordwood.metadata.read_only import peek_segments
 
@@ -50,19 +54,32 @@ def list_segments(
             "file": path.name,
             "base_offset": int(path.stem),
             "bytes": path.stat().st_size if path.is_file() else None,
-            **_scrubbed(path, entries),
+            **_compressed(_entry(path, entries)),
+            **_scrubbed(_entry(path, entries)),
         }
         for path in _logs(data, topic)
     ]
     show(rows, form)
 
 
-def _scrubbed(
+def _entry(
     path: Path, entries: Mapping[tuple[TopicPartition, int], SegmentEntry]
-) -> dict[str, Any]:
-    """Return the broker's record of the last scrub; empty for a segment not scrubbed yet."""
+) -> SegmentEntry | None:
     tp = parse_directory_name(path.parent.name)
-    entry = entries.get((tp, int(path.stem))) if tp is not None else None
+    return entries.get((tp, int(path.stem))) if tp is not None else None
+
+
+def _compressed(entry: SegmentEntry | None) -> dict[str, Any]:
+    """Return the codec that the broker gave a segment, and its size relative to before."""
+    result = entry.compression if entry else None
+    if entry is None or result is None or result.is_kept:
+        return {"codec": None, "ratio": None}
+    ratio = format_ratio(entry.size_bytes, result.bytes_before)
+    return {"codec": result.codec, "ratio": ratio}
+
+
+def _scrubbed(entry: SegmentEntry | None) -> dict[str, Any]:
+    """Return the broker's record of the last scrub; empty for a segment not scrubbed yet."""
     if entry is None or entry.scrub is None:
         return {"scrubbed": None, "damaged_ranges": None, "accepted_ranges": None}
     return {

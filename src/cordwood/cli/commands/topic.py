@@ -75,7 +75,7 @@ def describe(
     """Show a topic's partitions, its compaction state, and settings that are not defaults."""
     (found,) = _topics(broker, topic)
     cleaning = _cleaning(broker, found)
-    rows = {part.partition: _partition(part) for part in found.partitions}
+    rows = {part.partition: {**_partition(part), **_saved(part)} for part in found.partitions}
     for problem in found.problems:
         number = problem.partition
         rows.setdefault(number, {"partition": number})["state"] = problem.state
@@ -211,6 +211,12 @@ def _worst(problems: Sequence[PartitionProblem]) -> str:
     """Return the worst state of any partition."""
     states = {problem.state for problem in problems}
     return next((state for state in STATES if state in states), "online")
+
+
+def _saved(part: PartitionDetail) -> dict[str, Any]:
+    """Return what compression saves; empty if the broker has compressed no segment."""
+    saved = [each.bytes_before - each.size_bytes for each in part.segments if each.codec]
+    return {"saved_bytes": sum(saved)} if saved else {}
 
 
 def _partition(part: PartitionDetail) -> dict[str, Any]:

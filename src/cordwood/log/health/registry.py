@@ -34,6 +34,7 @@ class Condition(StrEnum):
     PURGE_FAILED = "purge_failed"  # dropped files could not be removed
     INDEXING_FAILED = "indexing_failed"  # its segment index could not be updated
     SCRUB_FAILED = "scrub_failed"  # the last scrub could not read all of it
+    COMPRESSION_FAILED = "compression_failed"  # a sealed segment could not be compressed
     ARCHIVE_UNVERIFIED = "archive_unverified"  # RECLAIM waits: a bundle is unproven or lost
     COMPACTION_FAILED = "compaction_failed"  # quarantined: the last pass failed
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from cordwood.batch.recoding import Recoding
 from cordwood.clock import Clock
+from cordwood.decide.compression import CompressionResult
 from cordwood.decide.retention import RetentionPlan
 from cordwood.decide.roll import RollReason
 from cordwood.errors import (
@@ -28,7 +30,9 @@ from cordwood.errors import (
 from cordwood.log.files.disk import Files
 from cordwood.log.health.registry import Condition, DamagedRange
 from cordwood.log.lifecycle.live_topics import LiveTopics, attempt
+from cordwood.log.lifecycle.segment_compression import Original, compress_segment
 from cordwood.log.lifecycle.segment_index_writer import SegmentIndexWriter
+from cordwood.log.read.scrub import Pace
 from cordwood.log.staging.area import StagingArea
 from cordwood.log.staging.claim import claim_job, release_claim
 from cordwood.log.swap.ladder import Verified, apply_swap, verify_staged
@@ -137,6 +141,40 @@ class SegmentChanges:
         self.release(job.directory)
         name = job.manifest.job
         self._files.name_effect("rmtree", staging.directory / name, lambda: staging.remove(name))
+
+    # --- compression: any thread ------------------------------------------------------------
+
+    def compress(
+        self, partition: Partition, info: SegmentInfo, recoding: Recoding, pace: Pace
+    ) -> Verified | None:
+        """Write and prove a sealed segment in another codec; None if it stays as it is.
+
+        The caller applies the result or passes it to ``release_jobs``. That a segment stays as it
+        is, is stored in the index.
+        """
+        tp, base = partition.tp, info.base_offset
+        live = self._live.topic(tp.topic)
+        entry = self.index.cluster.segments(tp).get(base)
+        known = entry.compression if entry else None
+        original = Original(
+            tp=tp,
+            topic_id=live.id,
+            directory=partition.directory,
+            info=info,
+            sha256=entry.sha256 if entry else None,
+            interval_bytes=live.config.index_interval_bytes,
+        )
+        verified = compress_segment(original, recoding, self._data, self._files, pace)
+        result = CompressionResult(
+            codec=recoding.codec.name.lower(),
+            at_ms=self._clock.now_ms(),
+            bytes_before=known.bytes_before if known else info.size_bytes,
+            is_kept=verified is None,
+        )
+        if verified is None:
+            self.index.record_compression(tp, base, result)
+            return None
+        return verified._replace(compression=result)
 
     # --- the segment index: any thread ------------------------------------------------------
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from cordwood.decide.compaction import encode_state, parse_state
+from cordwood.decide.compression import CompressionResult
 from cordwood.errors import CorruptionError, InvalidManifest, UnknownSegment
 from cordwood.log.format.layout import FileKind, file_path
 from cordwood.log.format.manifest import StagedSegment
@@ -118,6 +119,17 @@ class SegmentIndexWriter:
                 sha256 = None if scrub.damage and now.sha256 == file_sha256 else now.sha256
                 scrub = replace(scrub, accepted=_still_accepted(now, scrub, file_sha256))
                 self.cluster.put_segments(tp, [replace(now, scrub=scrub, sha256=sha256)])
+
+    def record_compression(self, tp: TopicPartition, base: int, result: CompressionResult) -> None:
+        """Store that a segment was not worth compressing, unless it is gone meanwhile."""
+        with self.changing:
+            now = self.cluster.segments(tp).get(base)
+            if (
+                now is not None
+                and now.state is SegmentState.SEALED
+                and tp.topic in self.cluster.topics
+            ):
+                self.cluster.put_segments(tp, [replace(now, compression=result)])
 
     def accept_damage(
         self, tp: TopicPartition, base_offset: int, ranges: Sequence[DamagedRange], now_ms: int
@@ -222,6 +234,7 @@ def _entry_of_staged(segment: StagedSegment, job: Verified) -> SegmentEntry:
         newest_ms=stats.newest_ms,
         state=SegmentState.SEALED,
         sha256=segment.log.sha256,
+        compression=job.compression,
     )
 
 

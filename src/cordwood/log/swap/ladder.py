@@ -29,6 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from cordwood.decide.compression import CompressionResult
 from cordwood.errors import CordwoodError, CorruptionError, InvalidManifest, PartitionOffline
 from cordwood.log.files.disk import Files
 from cordwood.log.files.file_cache import FileCache
@@ -66,6 +67,7 @@ class Verified(NamedTuple):
     manifest: Manifest
     surveys: Mapping[int, Survey]  # by base offset
     directory: Path  # holds the files; only the broker writes to it
+    compression: CompressionResult | None = None  # of segments that the broker compressed itself
 
 
 class SwapTarget(Protocol):

@@ -31,6 +31,8 @@ class SegmentDetail(msgspec.Struct, frozen=True):
     scrubbed_ms: int | None  # when it was last read completely
     damaged_ranges: int
     accepted_ranges: int
+    codec: str | None  # that the broker compressed it with
+    bytes_before: int  # before the broker compressed it
 
 
 class PartitionDetail(msgspec.Struct, frozen=True):
