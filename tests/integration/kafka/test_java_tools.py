@@ -96,6 +96,9 @@ def test_log_levels_are_changed_while_the_broker_runs(broker):
     assert "cordwood.log=ERROR" not in java(CONFIGS, *this, "--describe")
 
 
+@pytest.mark.skipif(
+    not has("kafka-tools-4*"), reason=f"missing tool: Kafka 4's Java tools, 3 has no groups {FETCH}"
+)
 def test_a_group_has_its_own_timeouts(broker):
     """The kafka-configs tool of Kafka 4 sets, describes and removes the timeout of one group."""
     at = ("--bootstrap-server", broker.kafka, "--entity-type", "groups", "--entity-name", "g")
