@@ -40,6 +40,7 @@ from cordwood.settings.rows import (
 )
 from cordwood.settings.toml_file import read_file
 from cordwood.settings.topic import TopicConfig, TopicDefaults, find_conflict
+from cordwood.settings.units import in_base_unit
 
 __all__ = [
     "DAY_MS",
@@ -364,13 +365,12 @@ def changed(config: Config, changes: Mapping[str, object]) -> Config:
     if not changes:
         return config
     table = rows(type(config))
-    parsed: dict[str, object] = {}
-    defaults: dict[str, object] = {}
+    parsed, defaults = dict[str, object](), dict[str, object]()
     for name, text in changes.items():
         if name in table:
             field_name, kind, row = table[name]
             try:
-                parsed[field_name] = parse_value(kind, row, text)
+                parsed[field_name] = parse_value(kind, row, in_base_unit(name, text))
             except ValueError as error:
                 raise InvalidConfig(f"{name}: {error}") from None
         elif isinstance(config, BrokerConfig) and name in _BROKER_NAMES:

@@ -358,7 +358,8 @@ def test_topic_describe_shows_how_compaction_stands(broker):
     arguments = ["topic", "describe", "t", "--broker", broker.kafka, "--format", "json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    (row,) = json.loads(result.stdout)
+    (described,) = json.loads(result.stdout)
+    (row,) = described["partitions"]
     assert (row["dirty_ratio"], row["freed_bytes"]) == (0.0, outcome.freed_bytes)
     assert row["last_compacted"].startswith("2023-11-14T")
     assert row["explain"].startswith("not due: ")

@@ -120,7 +120,7 @@ def test_no_name_is_guessed_when_none_is_near():
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("segment.bytes", "big", "'big' is not a whole number"),
+        ("segment.bytes", "big", "'big' is not a size; write bytes, or 64KiB"),
         ("segment.bytes", True, "True is not a whole number"),
         ("segment.bytes", 1.5, "1.5 is not a whole number"),
         ("segment.bytes", str(2**31), "2147483648 is above 2147483647"),
@@ -311,7 +311,7 @@ def test_no_topic_setting_has_the_name_of_a_brokers():
         (
             {"CORDWOOD_LOG_RETENTION_HOURS": "week"},
             (
-                "log.retention.hours: 'week' is not a whole number "
+                "log.retention.hours: 'week' is not a duration; write 90s, 15m, 12h or 7d "
                 "(variable CORDWOOD_LOG_RETENTION_HOURS)"
             ),
         ),

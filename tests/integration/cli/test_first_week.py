@@ -156,3 +156,29 @@ def test_dead_letters_are_counted_by_reason_and_not_by_connection(cordwood):
             sender.recv(1)
     (row,) = json.loads(cordwood("dlq", "ls", "-J").stdout)
     assert (row["letters"], row["topic"]) == (2, "line ingress")
+
+
+def test_describe_shows_settings_with_their_source(cordwood):
+    """Name, partitions and settings with sources are on stdout, as text and as JSON."""
+    created = cordwood("topic", "create", "t", "-p", "2", "-c", "retention.ms=7d")
+    assert created.returncode == 0
+    described = cordwood("topic", "describe", "t")
+    assert described.stdout.splitlines()[0] == "topic t: 2 partitions"
+    assert described.stdout.splitlines()[-1].split() == ["retention.ms", "604800000", "topic"]
+    assert described.stderr == ""
+    (as_json,) = json.loads(cordwood("topic", "describe", "t", "-J").stdout)
+    assert as_json["topic"] == "t"
+    assert [part["partition"] for part in as_json["partitions"]] == [0, 1]
+    mine = {"setting": "retention.ms", "value": "604800000", "source": "topic"}
+    assert as_json["settings"] == [mine]
+    (full,) = json.loads(cordwood("topic", "describe", "t", "--defaults", "-J").stdout)
+    assert mine in full["settings"]
+    assert {"setting": "cleanup.policy", "value": "delete", "source": "default"} in full["settings"]
+
+
+def test_sizes_and_durations_take_units_in_options_too(cordwood):
+    """Options that take a size take 1MiB; a wrong one gives exit code 2 and the form."""
+    assert cordwood("check", "--held", "1MiB").returncode == 0
+    refused = cordwood("check", "--held", "1 parsec")
+    assert (refused.returncode, "64KiB, 512MiB" in refused.stderr) == (2, True)
+    assert cordwood("topic", "create", "x", "-c", "segment.bytes=7d").returncode == 2

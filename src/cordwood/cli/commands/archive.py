@@ -13,6 +13,7 @@ from cordwood.cli.options.arguments import (
     OnlyTopicArgument,
     TopicArgument,
     command_group,
+    some_bytes,
 )
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
 from cordwood.cli.output.progress import QuietOption, progress
@@ -56,7 +57,9 @@ def create(
     bundle_bytes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="The most batch bytes in a bundle. [default: 256 MiB]", metavar="BYTES"
+            parser=some_bytes,
+            help="The most batch bytes in a bundle. [default: 256MiB]",
+            metavar="SIZE",
         ),
     ] = None,
     dest: DestOption = None,

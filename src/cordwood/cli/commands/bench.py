@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cordwood.cli.commands.produce import Compression
-from cordwood.cli.options.arguments import FormatOption, confirm
+from cordwood.cli.options.arguments import FormatOption, confirm, some_bytes
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
@@ -63,7 +63,10 @@ def bench(
     workload: Annotated[Workload, typer.Argument(help="What to measure.")] = Workload.ALL,
     records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many.")] = 500_000,
     size: Annotated[
-        int, typer.Option("-s", "--size", min=1, help="Bytes per record.", metavar="BYTES")
+        int,
+        typer.Option(
+            "-s", "--size", parser=some_bytes, help="The size of a record.", metavar="SIZE"
+        ),
     ] = 100,
     acks: Annotated[
         Acks, typer.Option(help="The acknowledgement that a producer waits for.")

@@ -8,7 +8,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, FormatOption
+from cordwood.cli.options.arguments import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    FormatOption,
+    size_in_bytes,
+)
 from cordwood.cli.output.held_text import held_text
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
@@ -31,8 +36,8 @@ def check(
     held: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            metavar="BYTES",
+            parser=size_in_bytes,
+            metavar="SIZE",
             help="A reader, or the lack of one, that keeps more bytes than this from being "
             "reclaimed is a problem.",
         ),

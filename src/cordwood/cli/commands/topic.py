@@ -41,7 +41,6 @@ ConfigOption = Annotated[
         "--config", "-c", help="A setting of the topic; repeat for more.", metavar="NAME=VALUE"
     ),
 ]
-_SOURCES = {"topic": "(set on the topic)", "broker": "(the broker's default)"}
 STATES = ("offline", "read-only", "damaged")  # worst first
 
 
@@ -70,25 +69,59 @@ def list_topics(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Form
 
 @app.command()
 def describe(
-    topic: Topic, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
+    topic: Topic,
+    defaults: Annotated[
+        bool, typer.Option("--defaults", help="Also show the settings that nobody has set.")
+    ] = False,
+    broker: BrokerOption = DEFAULT_BROKER,
+    form: FormatOption = Format.TABLE,
 ) -> None:
-    """Show a topic's partitions, its compaction state, and settings that are not defaults."""
+    """Show a topic's partitions, its compaction state, and its settings with their sources.
+
+    The source of a setting is the topic, the broker (a default for all of its topics) or default.
+    """
     (found,) = _topics(broker, topic)
     cleaning = _cleaning(broker, found)
     rows = {part.partition: {**_partition(part), **_saved(part)} for part in found.partitions}
     for problem in found.problems:
         number = problem.partition
         rows.setdefault(number, {"partition": number})["state"] = problem.state
-    show([{**rows[number], **cleaning.get(number, {})} for number in sorted(rows)], form)
+    partitions = [{**rows[number], **cleaning.get(number, {})} for number in sorted(rows)]
+    settings = _settings(found, defaults=defaults)
+    if form in {Format.JSON, Format.NDJSON}:
+        show([{"topic": topic, "partitions": partitions, "settings": settings}], form)
+        return
     if form is Format.TABLE:
-        for name, value in found.config.items():
-            typer.echo(f"{name}={value} {_SOURCES[found.sources[name]]}", err=True)
-        for problem in found.problems:
-            _print_problem(f"{topic}-{problem.partition}", problem)
-        for held in _held(broker, topic):
-            typer.echo(f"{topic}-{held.partition}: {held_text(held)}", err=True)
-        if cleaning and (reason := _why_not_compacting(broker)):
-            typer.echo(f"not compacted: {reason}", err=True)
+        typer.echo(f"topic {topic}: {plural(found.partition_count, 'partition')}")
+    show(partitions, form)
+    if form is not Format.TABLE:
+        return
+    if settings:
+        typer.echo("")
+    show(settings, form)
+    for problem in found.problems:
+        _print_problem(f"{topic}-{problem.partition}", problem)
+    for held in _held(broker, topic):
+        typer.echo(f"{topic}-{held.partition}: {held_text(held)}", err=True)
+    if cleaning and (reason := _why_not_compacting(broker)):
+        typer.echo(f"not compacted: {reason}", err=True)
+
+
+def _settings(topic: TopicDetail, *, defaults: bool) -> list[dict[str, str]]:
+    """Return the settings that are set, with their sources; with ``defaults`` all of them."""
+    given = {name: (value, topic.sources[name]) for name, value in topic.config.items()}
+    if defaults:
+        from cordwood.config import TopicConfig, format_value, rows
+
+        unset = {
+            name: (format_value(row, row.default), "default")
+            for name, (_, _, row) in rows(TopicConfig).items()
+        }
+        given = unset | given
+    return [
+        {"setting": name, "value": value, "source": source}
+        for name, (value, source) in given.items()
+    ]
 
 
 def _print_problem(partition: str, problem: PartitionProblem) -> None:

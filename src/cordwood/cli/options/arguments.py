@@ -81,6 +81,25 @@ def confirm(question: str, *, yes: bool) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
+def size_in_bytes(text: str | int) -> int:
+    """Parse an option that takes a size: bytes, or 64KiB, 512MiB, 10GB."""
+    from cordwood.settings.units import parse_size
+
+    if str(text).isdecimal():
+        return int(text)
+    try:
+        return parse_size(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def some_bytes(text: str | int) -> int:
+    """Parse an option that takes a size of at least one byte."""
+    if (size := size_in_bytes(text)) < 1:
+        raise typer.BadParameter("must be at least 1")
+    return size
+
+
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     """Parse ``name=value`` words to a dictionary."""
     settings = {}

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from cordwood.model import OFFSET_MAX, TopicPartition
+from cordwood.settings.units import DURATIONS_MS
 
 if TYPE_CHECKING:
     from cordwood.client.kafka import KafkaClient
 
 _AGO = re.compile(r"-(\d+)(ms|s|m|h|d)")
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Anchor(Enum):
@@ -67,7 +67,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     """Parse a time to milliseconds since the epoch; raise ``BadParameter`` if it is invalid."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if ago := _AGO.fullmatch(text):
-        return max(0, now_ms - _parse_int64(ago[1]) * _UNIT_MS[ago[2]])
+        return max(0, now_ms - _parse_int64(ago[1]) * DURATIONS_MS[ago[2]])
     if text.isdecimal():
         return _parse_int64(text)
     try:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from cordwood.config import DAY_MS, HOUR_MS, KEEP_ALL, MINUTE_MS, SECOND_MS, nearest
+from cordwood.config import KEEP_ALL, nearest
 from cordwood.errors import InvalidOption
 from cordwood.model import TopicPartition, is_topic_name
 from cordwood.pipeline.source.schema import FIXED_COLUMNS, HEADERS, parse_columns
+from cordwood.settings.units import DURATIONS_MS
 
 
 class Edge(Enum):
@@ -186,15 +187,7 @@ REFUSED: Final = {
 _BY_LOWER: Final = {
     name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)
 }  # name as Spark passes it → documented name
-_TIME_UNITS_MS: Final = {
-    "": 1,
-    "ms": 1,
-    "s": SECOND_MS,
-    "m": MINUTE_MS,
-    "min": MINUTE_MS,
-    "h": HOUR_MS,
-    "d": DAY_MS,
-}
+_TIME_UNITS_MS: Final = {**DURATIONS_MS, "": 1, "min": DURATIONS_MS["m"]}
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
