@@ -37,6 +37,7 @@ from cordwood.protocol.kafka.messages import placement as p
 from cordwood.protocol.kafka.messages import produce as pr
 from cordwood.protocol.kafka.messages import topics as t
 from cordwood.protocol.kafka.messages import transactions as x
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 
 PARTITIONS = int(os.environ.get("PARTITIONS", "10000").split(",")[-1])
 ONLY = os.environ.get("ONLY", "")
@@ -187,14 +188,14 @@ def large() -> dict[str, Request]:
         ),
         "DescribeLogDirs, all": t.DescribeLogDirsRequest(None),
         "DescribeLogDirs": t.DescribeLogDirsRequest(
-            [t.DescribeLogDirsTopic(name, [0]) for name in pairs]
+            [TopicPartitions(name, [0]) for name in pairs]
         ),
-        "ElectLeaders": p.ElectLeadersRequest(0, [p.ElectTopic(name, [0]) for name in pairs]),
+        "ElectLeaders": p.ElectLeadersRequest(0, [TopicPartitions(name, [0]) for name in pairs]),
         "AlterPartitionReassignments": p.AlterPartitionReassignmentsRequest(
             topics=[p.ReassignTopic(name, [p.ReassignPartition(0, None)]) for name in pairs]
         ),
         "DescribeProducers": x.DescribeProducersRequest(
-            [x.DescribeProducersTopic(name, [0]) for name in pairs]
+            [TopicPartitions(name, [0]) for name in pairs]
         ),
         "DescribeTransactions": x.DescribeTransactionsRequest(unknown),
         "CreateTopics, checked": t.CreateTopicsRequest(
@@ -219,10 +220,10 @@ def transactional(mine: x.InitProducerIdResponse) -> dict[str, Request]:
     offsets = [c.TxnOffsetTopic(name, [c.TxnOffsetPartition(0, 0)]) for name in every]
     return {
         "AddPartitionsToTxn": x.AddPartitionsToTxnRequest(
-            *who, [x.TxnTopic(name, [0]) for name in every]
+            *who, [TopicPartitions(name, [0]) for name in every]
         ),
         "AddPartitionsToTxn, unknown": x.AddPartitionsToTxnRequest(
-            *who, [x.TxnTopic("no", range(ELEMENTS))]
+            *who, [TopicPartitions("no", range(ELEMENTS))]
         ),
         "AddOffsetsToTxn": x.AddOffsetsToTxnRequest(*who, "tg"),
         "TxnOffsetCommit": c.TxnOffsetCommitRequest(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from cordwood.errors import CordwoodError
-from cordwood.protocol.line.commands import Request
+from cordwood.protocol.line.commands import LineRequest
 from cordwood.protocol.line.control import ControlConnection, Refused
 from cordwood.protocol.line.ingress import Frames, Hello, IngressConnection, Lines
 from cordwood.protocol.line.replies import Welcome, encode_ack, encode_error, encode_welcome
@@ -192,10 +192,10 @@ class FlakyControl(FlakyServer):
     The bytes are sent unchanged, so they may be part of a reply or several replies.
     """
 
-    def __init__(self, answer: Callable[[Request, ControlConnection], bytes]) -> None:
+    def __init__(self, answer: Callable[[LineRequest, ControlConnection], bytes]) -> None:
         super().__init__()
         self.answer = answer
-        self.requests: list[Request] = []
+        self.requests: list[LineRequest] = []
 
     def serve(self, peer: socket.socket) -> None:
         connection = ControlConnection(LIMIT)

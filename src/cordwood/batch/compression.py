@@ -92,18 +92,23 @@ def _gzip(data: Buffer, level: int = _GZIP_LEVEL) -> bytes:
 
 
 def _gunzip(data: Buffer, size_max: int) -> bytes:
+    return _inflate_each(data, size_max, lambda: zlib.decompressobj(_GZIP_WINDOW))
+
+
+def _inflate_each(data: Buffer, size_max: int, begin: Callable[[], Any]) -> bytes:
+    """Inflate gzip members or zstd frames, one after another; ``begin`` starts the next one."""
     parts: list[bytes] = []
     left = size_max
     rest: bytes = bytes(data)
     while rest or not parts:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        parts.append(member.decompress(rest, left + 1))
+        part = begin()
+        parts.append(part.decompress(rest, left + 1))
         left -= len(parts[-1])
         if left < 0:
             raise _PastLimit
-        if not member.eof:
-            raise EOFError("the data ends inside a gzip member")
-        rest = member.unused_data
+        if not part.eof:
+            raise EOFError("the data ends inside a gzip member or zstd frame")
+        rest = part.unused_data
     return b"".join(parts)
 
 
@@ -189,19 +194,7 @@ def _zstd(data: Buffer, level: int = _ZSTD_LEVEL) -> bytes:
 
 
 def _unzstd(data: Buffer, size_max: int) -> bytes:
-    parts: list[bytes] = []
-    left = size_max
-    rest: bytes = bytes(data)
-    while rest or not parts:
-        frame = zstd.ZstdDecompressor()
-        parts.append(frame.decompress(rest, max_length=left + 1))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _PastLimit
-        if not frame.eof:
-            raise EOFError("the data ends inside a zstd frame")
-        rest = frame.unused_data
-    return b"".join(parts)
+    return _inflate_each(data, size_max, zstd.ZstdDecompressor)
 
 
 _COMPRESSORS: Final[dict[Codec, Callable[[Buffer], bytes]]] = {

@@ -94,7 +94,7 @@ class CommandService:
             c.Quit: self._quit,
         }
 
-    async def answer(self, request: c.Request, context: CommandContext) -> bytes:
+    async def answer(self, request: c.LineRequest, context: CommandContext) -> bytes:
         """Return the reply without its framing; raises ``CordwoodError``s."""
         return await self._answers[type(request)](request, context)
 

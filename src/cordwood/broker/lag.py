@@ -12,17 +12,7 @@ from cordwood.errors import CordwoodError
 from cordwood.log.lifecycle.store import Store
 from cordwood.metadata.keys import ReaderPartition
 from cordwood.model import TopicPartition
-
-
-class PartitionLag(NamedTuple):
-    """The lag of one cursor."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int  # the next offset the cursor will read
-    end_offset: int | None  # the high watermark; None when the partition is offline or unopened
-    lag: int | None
+from cordwood.protocol.api.readers import GroupRow
 
 
 class TopicLag(NamedTuple):
@@ -34,25 +24,25 @@ class TopicLag(NamedTuple):
     records_max: int  # lag of the partition furthest behind
 
 
-def group_lags(store: Store, group: str | None = None) -> Iterator[PartitionLag]:
+def group_lags(store: Store, group: str | None = None) -> Iterator[GroupRow]:
     """Yield the lag of every cursor, or of one group's, without those of deleted topics."""
     for where, cursor in list(store.metadata.readers.cursors().items()):
         if (group is None or where.reader == group) and where.topic in store.topics:
             yield _lag(store, where, cursor.offset)
 
 
-def _lag(store: Store, where: ReaderPartition, offset: int) -> PartitionLag:
+def _lag(store: Store, where: ReaderPartition, offset: int) -> GroupRow:
     try:
         partition = store.partition(TopicPartition(where.topic, where.partition))
     except CordwoodError:  # offline; the health registry has the reason
-        return PartitionLag(*where, offset, None, None)
+        return GroupRow(*where, offset, None, None)
     if not partition.is_open:  # its end is unknown until it is open
-        return PartitionLag(*where, offset, None, None)
+        return GroupRow(*where, offset, None, None)
     end = partition.high_watermark
-    return PartitionLag(*where, offset, end, max(0, end - max(offset, partition.log_start_offset)))
+    return GroupRow(*where, offset, end, max(0, end - max(offset, partition.log_start_offset)))
 
 
-def by_topic(lags: Iterable[PartitionLag]) -> list[TopicLag]:
+def by_topic(lags: Iterable[GroupRow]) -> list[TopicLag]:
     """Return one row per group and topic, over the partitions that are open."""
     lags_by_topic: dict[tuple[str, str], list[int]] = {}
     for lag in lags:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cordwood.batch.kernels.loader import kernels_ready
 from cordwood.broker.jobs.pipeline_status import PipelineState
-from cordwood.broker.lag import PartitionLag, by_topic, furthest_behind, group_lags
+from cordwood.broker.lag import by_topic, furthest_behind, group_lags
 from cordwood.log.health.registry import Condition
 from cordwood.model import TopicPartition
+from cordwood.protocol.api.readers import GroupRow
 
 if TYPE_CHECKING:
     from cordwood.broker.broker import Broker
@@ -327,7 +328,7 @@ def _pipeline(broker: Broker) -> Iterator[Sample]:
 
 
 def _groups(broker: Broker) -> Iterator[Sample | None]:
-    lags_of_cursors: list[PartitionLag] = []
+    lags_of_cursors: list[GroupRow] = []
     for cursor in group_lags(broker.store):
         lags_of_cursors.append(cursor)
         yield None

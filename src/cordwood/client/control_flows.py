@@ -205,7 +205,7 @@ class ClientFlows(Runner, Generic[S]):
         return self._ask(c.Reclaim(topic), r.parse_count, is_repeatable=False)
 
     def _ask(
-        self, request: c.Request, parse: Callable[[bytes], T], *, is_repeatable: bool = True
+        self, request: c.LineRequest, parse: Callable[[bytes], T], *, is_repeatable: bool = True
     ) -> Flow[T]:
         """Return the reply; raise the broker's error, or ``UnavailableError`` without a reply."""
         data = _FRAMES.encode(c.encode_command(request))

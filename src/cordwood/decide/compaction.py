@@ -22,11 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from cordwood.config import HOUR_MS, KEEP_ALL, MINUTE_MS, TopicConfig
 from cordwood.decide.roll import OFFSETS_PER_SEGMENT_MAX, born_ms, roll_ms
@@ -463,11 +465,5 @@ def encode_state(state: CleanerState) -> dict[str, Any]:
 
 
 def parse_state(found: Mapping[str, Any]) -> CleanerState:
-    """Inverse of ``encode_state``; raises ``ValueError`` or ``TypeError`` for anything else."""
-    known = {row.name: str(row.type) for row in fields(CleanerState)}
-    values = {name: value for name, value in found.items() if name in known}
-    for name, value in values.items():
-        if known[name] == "int" and type(value) is not int:
-            raise ValueError(f"{name} is {value!r}, not a whole number")
-    horizons = tuple(Horizon(int(due), int(first)) for due, first in found.get("horizons", ()))
-    return CleanerState(**{**values, "horizons": horizons})
+    """Inverse of ``encode_state``; raises ``ValueError`` for anything else."""
+    return msgspec.convert(found, CleanerState)

@@ -13,9 +13,10 @@ reads a file or the clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+import msgspec
 
 from cordwood.errors import CorruptionError
 from cordwood.model import TopicPartition
@@ -43,18 +44,19 @@ class CursorMove(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRecord:
+class DeliveryRecord(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"is_done": "done", "is_once": "once"}
+):
     """The stored state of a query: its last batch, and what is needed to finish it."""
 
     batch: int
     job: str = ""
     producer_id: int = -1
     is_done: bool = True
-    next: Mapping[str, int] = field(default_factory=dict)  # partition → sequence number
+    next: Mapping[str, int] = {}  # partition → sequence number
     parts: tuple[Part, ...] = ()
     cursors: tuple[CursorMove, ...] = ()
-    topics: Mapping[str, str] = field(default_factory=dict)  # name → id at acceptance
+    topics: Mapping[str, str] = {}  # name → id at acceptance
     accepted_ms: int = 0
     is_once: bool = False  # the query delivers only this batch
 
@@ -63,38 +65,17 @@ class DeliveryRecord:
         return topic_id is not None and self.topics.get(topic, topic_id) == topic_id
 
 
-def encode_delivery(record: DeliveryRecord) -> dict[str, Any]:
+def encode_delivery(record: DeliveryRecord) -> Any:
     """Plain values for the metadata."""
-    return {
-        "batch": record.batch,
-        "job": record.job,
-        "producer_id": record.producer_id,
-        "done": record.is_done,
-        "next": dict(record.next),
-        "parts": [list(part) for part in record.parts],
-        "cursors": [list(move) for move in record.cursors],
-        "topics": dict(record.topics),
-        "accepted_ms": record.accepted_ms,
-        "once": record.is_once,
-    }
+    return msgspec.to_builtins(record)
 
 
 def parse_delivery(query: str, stored: Any) -> DeliveryRecord:
     """Inverse of ``encode_delivery``; also reads the format of earlier versions."""
     try:
-        return DeliveryRecord(
-            batch=int(stored["batch"]),
-            job=str(stored["job"]),
-            producer_id=int(stored["producer_id"]),
-            is_done=bool(stored["done"]),
-            next={str(where): int(number) for where, number in stored["next"].items()},
-            parts=tuple(_parse_part(fields) for fields in stored["parts"]),
-            cursors=tuple(CursorMove(*fields) for fields in stored["cursors"]),
-            topics=dict(stored.get("topics", {})),
-            accepted_ms=int(stored.get("accepted_ms", 0)),
-            is_once=bool(stored.get("once", False)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        parts = [_parse_part(fields) for fields in stored["parts"]]
+        return msgspec.convert({**stored, "parts": parts}, DeliveryRecord)
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptionError(f"the delivery of query {query} cannot be read: {error!r}") from None
 
 

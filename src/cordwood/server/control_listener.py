@@ -23,7 +23,7 @@ from cordwood.errors import (
     UnexpectedHttp,
     UnexpectedTls,
 )
-from cordwood.protocol.line.commands import Put, Quit, Request, Subscribe
+from cordwood.protocol.line.commands import LineRequest, Put, Quit, Subscribe
 from cordwood.protocol.line.control import ControlConnection, Refused
 from cordwood.protocol.line.framing import Framing
 from cordwood.protocol.line.http_detection import encode_refusal
@@ -56,7 +56,7 @@ class ControlProtocol(asyncio.Protocol):
         self._shared = shared
         self._service = shared.service
         self._commands = ControlConnection(shared.line_bytes_max)
-        self._requests: asyncio.Queue[Request | Refused | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[LineRequest | Refused | None] = asyncio.Queue()
         self._connection: Connection | None = None
         self._session: Session | None = None
         self._server: asyncio.Task[None] | None = None
@@ -160,7 +160,7 @@ class ControlProtocol(asyncio.Protocol):
         self._reading = False
         self._connection.pause()
 
-    def _read_on(self, request: Request | Refused) -> None:
+    def _read_on(self, request: LineRequest | Refused) -> None:
         self._waiting_bytes -= _payload_bytes(request)
         if not self._reading and not self._stopping and not self._has_enough():
             assert self._connection
@@ -194,7 +194,7 @@ class ControlProtocol(asyncio.Protocol):
                 await asyncio.wait([self._subscription])
         connection.transport.close()
 
-    async def _answer(self, request: Request | Refused) -> bytes | None:
+    async def _answer(self, request: LineRequest | Refused) -> bytes | None:
         if isinstance(request, Refused):
             return encode_refusal(request.error) or encode_error(request.error)
         try:
@@ -241,5 +241,5 @@ class ControlProtocol(asyncio.Protocol):
         connection.is_subscriber = False
 
 
-def _payload_bytes(request: Request | Refused) -> int:
+def _payload_bytes(request: LineRequest | Refused) -> int:
     return len(request.payload) if isinstance(request, Put) else 0

@@ -203,8 +203,7 @@ class HttpApi:
         store = self._broker.store
         cursors = list(store.metadata.readers.cursors())
         await self._open({at.topic for at in cursors if query.group in {None, at.reader}})
-        lags = group_lags(store, query.group)
-        return await _listing("groups", (readers.GroupRow(*lag) for lag in lags))
+        return await _listing("groups", group_lags(store, query.group))
 
     async def list_readers(self, query: readers.ListReaders) -> HttpResponse:
         """Registered readers with their cursors, lag and retained bytes."""

@@ -37,8 +37,10 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from cordwood.broker.jobs.delivery_request import Delivery
 from cordwood.broker.jobs.query_locks import QueryLocks

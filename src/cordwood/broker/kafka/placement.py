@@ -16,21 +16,21 @@ from cordwood.broker.topics import TopicService
 from cordwood.codes import Code
 from cordwood.errors import CordwoodError, RequestError
 from cordwood.log.lifecycle.store import Store
+from cordwood.protocol.kafka.messages.partitions import (
+    ExplainedPartitionResult,
+    ExplainedTopicResults,
+    PartitionResult,
+    TopicResults,
+)
 from cordwood.protocol.kafka.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
-    ElectedPartition,
-    ElectedTopic,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    MovedPartition,
-    MovedTopic,
-    ReassignedPartition,
-    ReassignedTopic,
     ReassignPartition,
 )
 
@@ -68,10 +68,12 @@ class KafkaPlacement:
     ) -> ElectLeadersResponse:
         """Answer that no election is needed; asked for all partitions, list none, as Kafka does."""
 
-        def elect(topic: str, number: int) -> ElectedPartition:
-            return ElectedPartition(number, *self._try(topic, number, self._elect))
+        def elect(topic: str, number: int) -> ExplainedPartitionResult:
+            return ExplainedPartitionResult(number, *self._try(topic, number, self._elect))
 
-        topics = await RequestSlices().map_topics(request.topics or (), ElectedTopic, elect)
+        topics = await RequestSlices().map_topics(
+            request.topics or (), ExplainedTopicResults, elect
+        )
         return ElectLeadersResponse(topics=topics)
 
     async def alter_partition_reassignments(
@@ -79,11 +81,11 @@ class KafkaPlacement:
     ) -> AlterPartitionReassignmentsResponse:
         """Accept reassignments to this broker, which change nothing; refuse all others."""
 
-        def reassign(topic: str, part: ReassignPartition) -> ReassignedPartition:
+        def reassign(topic: str, part: ReassignPartition) -> ExplainedPartitionResult:
             outcome = self._try(topic, part.partition, self._reassign, part.replicas)
-            return ReassignedPartition(part.partition, *outcome)
+            return ExplainedPartitionResult(part.partition, *outcome)
 
-        topics = await RequestSlices().map_topics(request.topics, ReassignedTopic, reassign)
+        topics = await RequestSlices().map_topics(request.topics, ExplainedTopicResults, reassign)
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change, topics=topics
         )
@@ -99,13 +101,13 @@ class KafkaPlacement:
     ) -> AlterReplicaLogDirsResponse:
         """Accept moves to the data directory, which change nothing; refuse all others."""
         turns = RequestSlices()
-        results: list[MovedTopic] = []
+        results: list[TopicResults] = []
         for to in request.dirs:
 
-            def move(topic: str, number: int, path: str = to.path) -> MovedPartition:
-                return MovedPartition(number, self._try(topic, number, self._move, path)[0])
+            def move(topic: str, number: int, path: str = to.path) -> PartitionResult:
+                return PartitionResult(number, self._try(topic, number, self._move, path)[0])
 
-            results += await turns.map_topics(to.topics, MovedTopic, move)
+            results += await turns.map_topics(to.topics, TopicResults, move)
         return AlterReplicaLogDirsResponse(results=results)
 
     def _move(self, path: str) -> None:

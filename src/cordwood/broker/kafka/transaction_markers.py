@@ -21,9 +21,8 @@ from cordwood.decide.transactions.messages import EndTransaction
 from cordwood.decide.transactions.record import TransactionState
 from cordwood.errors import CordwoodError
 from cordwood.model import TopicPartition
+from cordwood.protocol.kafka.messages.partitions import PartitionResult, TopicResults
 from cordwood.protocol.kafka.messages.transactions import (
-    AddedPartition,
-    MarkedTopic,
     TxnMarker,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -52,13 +51,13 @@ class KafkaTransactionMarkers:
 
     async def _write(
         self, marker: TxnMarker, version: int, turns: RequestSlices
-    ) -> list[MarkedTopic]:
-        async def write(topic: str, number: int) -> AddedPartition:
-            return AddedPartition(
+    ) -> list[TopicResults]:
+        async def write(topic: str, number: int) -> PartitionResult:
+            return PartitionResult(
                 number, await self._end(marker, TopicPartition(topic, number), version)
             )
 
-        return await turns.await_topics(marker.topics, MarkedTopic, write)
+        return await turns.await_topics(marker.topics, TopicResults, write)
 
     async def _end(self, marker: TxnMarker, tp: TopicPartition, version: int) -> Code:
         for transactional_id, known in self._coordinator.transactions.listing(

@@ -38,6 +38,11 @@ from cordwood.log.write.partition import Partition
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
 from cordwood.protocol.kafka.messages import transactions as m
 from cordwood.protocol.kafka.messages.commits import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from cordwood.protocol.kafka.messages.partitions import (
+    PartitionResult,
+    TopicPartitions,
+    TopicResults,
+)
 
 _NO_OFFSET = -1
 
@@ -104,11 +109,11 @@ class KafkaTransactions:
         if not unknown:
             code = await self._ask(request, version, AddPartitions, partitions=frozenset(asked))
 
-        def added(topic: str, number: int) -> m.AddedPartition:
+        def added(topic: str, number: int) -> PartitionResult:
             is_unknown = TopicPartition(topic, number) in unknown
-            return m.AddedPartition(number, Code.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else code)
+            return PartitionResult(number, Code.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else code)
 
-        topics = await turns.map_topics(request.topics, m.AddedTopic, added)
+        topics = await turns.map_topics(request.topics, TopicResults, added)
         return m.AddPartitionsToTxnResponse(topics=topics)
 
     async def _ask(
@@ -296,8 +301,8 @@ def _described(
     )
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> Sequence[m.TxnTopic]:
+def _by_topic(partitions: Iterable[TopicPartition]) -> Sequence[TopicPartitions]:
     return [
-        m.TxnTopic(name, [tp.partition for tp in group])
+        TopicPartitions(name, [tp.partition for tp in group])
         for name, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
     ]

@@ -8,9 +8,8 @@ whether a topic exists; the broker checks that.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, Final, NamedTuple
 
 from cordwood.errors import RequestError, UnknownCommand
 from cordwood.protocol.line import arguments as a
@@ -24,15 +23,21 @@ from cordwood.protocol.line.arguments import (
 )
 
 
+class LineRequest:
+    """A command with its arguments."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class GetAck:
+class GetAck(LineRequest):
     """Ask for the last durable seq of each partition; None is what ingress lines are written to."""
 
     target: Target | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class GetStatus:
+class GetStatus(LineRequest):
     """Ask for the state of a record; None is what ingress lines are written to."""
 
     seq: int
@@ -40,7 +45,7 @@ class GetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(LineRequest):
     """Stream a topic's records; a number is the first seq to send."""
 
     target: Target
@@ -49,7 +54,7 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(LineRequest):
     """The reader has processed everything up to and including this seq."""
 
     target: Target
@@ -58,7 +63,7 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class Register(LineRequest):
     """Create the topic if it is missing and, with a name, register a reader on it."""
 
     topic: str
@@ -66,7 +71,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(LineRequest):
     """Append one record; the payload is stored byte for byte."""
 
     target: Target
@@ -74,7 +79,7 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Get:
+class Get(LineRequest):
     """Take the reader's next record; without a name, the shared default reader's."""
 
     target: Target
@@ -82,26 +87,26 @@ class Get:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class State(LineRequest):
     """Describe a topic and its segments."""
 
     target: Target
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(LineRequest):
     """Ask for the broker's counters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Readers:
+class Readers(LineRequest):
     """List the registered readers and their cursors; None is every topic."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(LineRequest):
     """Move a reader's cursor forward or back; a number is the next seq it will read."""
 
     target: Target
@@ -110,7 +115,7 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(LineRequest):
     """Remove a reader; RECLAIM no longer waits for it."""
 
     topic: str
@@ -118,7 +123,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(LineRequest):
     """Acknowledge everything for a reader in one topic; None is every route it is registered on."""
 
     reader: str
@@ -126,7 +131,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Configure:
+class Configure(LineRequest):
     """Change settings of a topic, all or none; values are written as in Kafka's tools."""
 
     topic: str
@@ -134,57 +139,34 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(LineRequest):
     """Seal the topic's active segment now."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaim:
+class Reclaim(LineRequest):
     """Delete the sealed segments that RECLAIM allows now; None is every topic."""
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Set:
+class Set(LineRequest):
     """Change how this connection's later PUTs are read: with or without quotes around payloads."""
 
     strips_quotes: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class Help(LineRequest):
     """List the commands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class Quit(LineRequest):
     """Reply OK and close."""
-
-
-Request = (
-    GetAck
-    | GetStatus
-    | Subscribe
-    | Ack
-    | Register
-    | Put
-    | Get
-    | State
-    | Metrics
-    | Readers
-    | Reset
-    | Remove
-    | Drain
-    | Configure
-    | Cut
-    | Reclaim
-    | Set
-    | Help
-    | Quit
-)
 
 
 class Command(NamedTuple):
@@ -193,7 +175,7 @@ class Command(NamedTuple):
     name: str
     reply: str
     summary: str
-    request: Callable[..., Request]
+    request: type[Any]
     arguments: tuple[Argument, ...] = ()  # of ``request``, in its order
 
     @property
@@ -202,7 +184,7 @@ class Command(NamedTuple):
         return " ".join([self.name, *(argument.usage for argument in self.arguments)])
 
 
-def parse_command(body: bytes) -> Request:
+def parse_command(body: bytes) -> LineRequest:
     """Parse one command without its newline or length; raise ``RequestError`` if it is invalid."""
     name, rest = [*body.split(None, 1), b"", b""][:2]
     word = shown(name.upper())
@@ -215,12 +197,12 @@ def parse_command(body: bytes) -> Request:
         raise RequestError(f"{error}; send {command.usage}") from None
 
 
-def encode_command(request: Request) -> bytes:
+def encode_command(request: LineRequest) -> bytes:
     """Encode a request for the client; raise ``RequestError`` for names that no broker accepts."""
     command = next(row for row in COMMANDS.values() if row.request is type(request))
     words = [command.name]
-    for argument, field in zip(command.arguments, request.__match_args__, strict=True):
-        words += map(str, argument.encode(getattr(request, field)))
+    for argument, field in zip(command.arguments, fields(command.request), strict=True):
+        words += map(str, argument.encode(getattr(request, field.name)))
     body = " ".join(words).encode("utf-8", "replace")
     if isinstance(request, Put):
         body += b" " + request.payload
@@ -253,7 +235,7 @@ def _parse_put(rest: bytes) -> Put:
     return Put(parse_target(topic.decode("utf-8", "surrogateescape")), payload)
 
 
-def _parse_words(command: Command, rest: bytes) -> Request:
+def _parse_words(command: Command, rest: bytes) -> LineRequest:
     """Split the arguments at white space; bytes that are not UTF-8 are escaped, not lost."""
     words = rest.decode("utf-8", "surrogateescape").split()
     low = sum(argument.words_min for argument in command.arguments)
@@ -262,7 +244,8 @@ def _parse_words(command: Command, rest: bytes) -> Request:
         most = f"to {high}" if high < a.MANY else "or more"
         wanted = str(low) if low == high else f"{low} {most}"
         raise Misuse(f"{len(words)} arguments given, {wanted} expected")
-    return command.request(*[argument.parse(words) for argument in command.arguments])
+    request: LineRequest = command.request(*[each.parse(words) for each in command.arguments])
+    return request
 
 
 _TABLE: Final = (

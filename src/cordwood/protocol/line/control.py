@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cordwood.errors import CordwoodError, LineTooLong, ProtocolError, RequestError
-from cordwood.protocol.line.commands import Put, Request, Set, parse_command
+from cordwood.protocol.line.commands import LineRequest, Put, Set, parse_command
 from cordwood.protocol.line.framing import Framing, Splitter, TooLong, plan_framing
 from cordwood.protocol.line.http_detection import http_error, is_http
 
@@ -48,7 +48,7 @@ class ControlConnection:
         if self._splitter is None:
             self._open(at_end=True)
 
-    def next_request(self) -> Request | Refused | None:
+    def next_request(self) -> LineRequest | Refused | None:
         """Return the next request in order, or None until more bytes arrive.
 
         Raises ``BadFrame``, or ``UnexpectedHttp`` before any part of an HTTP request is run.
@@ -75,7 +75,7 @@ class ControlConnection:
             self._splitter.receive(self._head)
             self._head = b""
 
-    def _request(self, body: bytes) -> Request | Refused:
+    def _request(self, body: bytes) -> LineRequest | Refused:
         try:
             request = parse_command(body)
         except RequestError as error:

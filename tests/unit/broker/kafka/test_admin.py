@@ -8,6 +8,7 @@ import pytest
 
 from cordwood.codes import Code
 from cordwood.model import TopicPartition
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from cordwood.protocol.kafka.messages.topics import (
     CreatePartitionsRequest,
     CreateTopic,
@@ -19,7 +20,6 @@ from cordwood.protocol.kafka.messages.topics import (
     DeleteTopic,
     DeleteTopicsRequest,
     DescribeLogDirsRequest,
-    DescribeLogDirsTopic,
     GrowTopic,
     NewPartitionAssignment,
     ReplicaAssignment,
@@ -254,9 +254,7 @@ async def test_the_data_directory_is_described(tmp_path, version):
         size_bytes = services.store.partitions("t")[1].size_bytes
         assert sizes == {("t", 0): 0, ("t", 1): size_bytes, ("u", 0): 0}
         assert (found.total_bytes > 0) is (version >= 4)
-        asked = DescribeLogDirsRequest(
-            [DescribeLogDirsTopic("t", [1]), DescribeLogDirsTopic("nope", [0])]
-        )
+        asked = DescribeLogDirsRequest([TopicPartitions("t", [1]), TopicPartitions("nope", [0])])
         (some,) = (await services.ask(asked, version)).results
         assert [(topic.name, len(topic.partitions)) for topic in some.topics] == [("t", 1)]
         (none,) = (await services.ask(DescribeLogDirsRequest([]), version)).results

@@ -31,6 +31,7 @@ from cordwood.protocol.kafka.messages import placement as p
 from cordwood.protocol.kafka.messages import produce as pr
 from cordwood.protocol.kafka.messages import topics as t
 from cordwood.protocol.kafka.messages import transactions as x
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from support.kafka_services import SESSION, KafkaServices
 from support.loop_turns import counted_turns
 
@@ -78,7 +79,7 @@ LARGE = {
     "DescribeConfigs": f.DescribeConfigsRequest(
         [f.DescribeConfigsResource(2, name, None) for name in NAMES]
     ),
-    "ElectLeaders": p.ElectLeadersRequest(0, [p.ElectTopic("t", NUMBERS)]),
+    "ElectLeaders": p.ElectLeadersRequest(0, [TopicPartitions("t", NUMBERS)]),
     "AlterPartitionReassignments": p.AlterPartitionReassignmentsRequest(
         topics=[p.ReassignTopic("t", [p.ReassignPartition(n, [1]) for n in NUMBERS])]
     ),
@@ -108,7 +109,7 @@ LARGE = {
         "tx", "g", 1, 0,
         topics=[c.TxnOffsetTopic("no", [c.TxnOffsetPartition(n, 0) for n in NUMBERS])],
     ),
-    "AddPartitionsToTxn": x.AddPartitionsToTxnRequest("tx", 1, 0, [x.TxnTopic("no", NUMBERS)]),
+    "AddPartitionsToTxn": x.AddPartitionsToTxnRequest("tx", 1, 0, [TopicPartitions("no", NUMBERS)]),
 }  # fmt: skip
 VERSIONS = {"Metadata": 9, "DescribeTopicPartitions": 0}
 BY_WHAT_THERE_IS = {"Metadata of everything", "DescribeLogDirs"}  # cost depends on existing topics

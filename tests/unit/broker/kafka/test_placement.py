@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cordwood.codes import Code
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from cordwood.protocol.kafka.messages.placement import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     ElectLeadersRequest,
-    ElectTopic,
     ListPartitionReassignmentsRequest,
     MoveTo,
-    MoveTopic,
     ReassignPartition,
     ReassignTopic,
 )
@@ -24,7 +23,9 @@ async def test_no_election_is_needed(tmp_path, version):
     """Existing partitions get ELECTION_NOT_NEEDED; a request for all gets an empty list."""
     async with KafkaServices(tmp_path) as services:
         await services.create("t")
-        asked = ElectLeadersRequest(topics=[ElectTopic("t", [0, 1]), ElectTopic("nope", [0])])
+        asked = ElectLeadersRequest(
+            topics=[TopicPartitions("t", [0, 1]), TopicPartitions("nope", [0])]
+        )
         reply = await services.ask(asked, version)
         codes = [part.error_code for topic in reply.topics for part in topic.partitions]
         unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -59,6 +60,6 @@ async def test_logs_lie_in_the_data_directory_and_nowhere_else(tmp_path, version
             ("/elsewhere", 0, Code.LOG_DIR_NOT_FOUND),
             (str(tmp_path), 1, Code.UNKNOWN_TOPIC_OR_PARTITION),
         ):
-            asked = AlterReplicaLogDirsRequest([MoveTo(path, [MoveTopic("t", [number])])])
+            asked = AlterReplicaLogDirsRequest([MoveTo(path, [TopicPartitions("t", [number])])])
             (topic,) = (await services.ask(asked, version)).results
             assert [tuple(part) for part in topic.partitions] == [(number, code)]

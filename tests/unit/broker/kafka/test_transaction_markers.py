@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cordwood.codes import Code
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from cordwood.protocol.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     TxnMarker,
-    TxnTopic,
     WriteTxnMarkersRequest,
-    WriteTxnMarkersTopic,
 )
 from support.kafka_services import KafkaServices
 
@@ -23,7 +22,7 @@ PRODUCER, EPOCH = 4711, 3
 async def end(services, version=2, *, producer=PRODUCER, epoch=EPOCH, topic="t", **how):
     """Write a marker to partition 0 and return its code."""
     how = {"committed": False, "coordinator_epoch": 0} | how
-    marker = TxnMarker(producer, epoch, topics=[WriteTxnMarkersTopic(topic, [0])], **how)
+    marker = TxnMarker(producer, epoch, topics=[TopicPartitions(topic, [0])], **how)
     (written,) = (await services.ask(WriteTxnMarkersRequest([marker]), version)).markers
     assert written.producer_id == producer
     ((marked,),) = (each.partitions for each in written.topics)
@@ -43,7 +42,7 @@ async def begin(services):
     await services.create("t", 2)
     made = await services.ask(InitProducerIdRequest("tx", 60_000))
     who = made.producer_id, made.producer_epoch
-    await services.ask(AddPartitionsToTxnRequest("tx", *who, [TxnTopic("t", [0, 1])]))
+    await services.ask(AddPartitionsToTxnRequest("tx", *who, [TopicPartitions("t", [0, 1])]))
     for number in (0, 1):
         how = {"producer_id": who[0], "producer_epoch": who[1], "base_sequence": 0}
         answer = await services.write("t", [b"v"], partition=number, transactional_id="tx", **how)

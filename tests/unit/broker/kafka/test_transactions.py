@@ -15,21 +15,19 @@ from cordwood.metadata.sqlite import SqliteStore
 from cordwood.model import TopicPartition
 from cordwood.protocol.kafka.messages.commits import (
     OffsetFetchRequest,
-    OffsetFetchTopic,
     TxnOffsetCommitRequest,
     TxnOffsetPartition,
     TxnOffsetTopic,
 )
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from cordwood.protocol.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeProducersRequest,
-    DescribeProducersTopic,
     DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
-    TxnTopic,
 )
 from support.clock import ManualClock
 from support.kafka_services import KafkaServices
@@ -52,7 +50,7 @@ class Producer:
     async def add(self, *numbers, topic="t"):
         reply = await self.services.ask(
             AddPartitionsToTxnRequest(
-                self.name, self.id, self.epoch, [TxnTopic(topic, list(numbers))]
+                self.name, self.id, self.epoch, [TopicPartitions(topic, list(numbers))]
             )
         )
         return [part.error_code for topic in reply.topics for part in topic.partitions]
@@ -272,7 +270,7 @@ async def test_offsets_move_with_the_commit_and_not_before(tmp_path):
         producer = await begun(services)
         assert await producer.add_offsets() == Code.NONE
         assert await producer.stage(7) == Code.NONE
-        ask = OffsetFetchRequest("g", [OffsetFetchTopic("t", [0])], require_stable=True)
+        ask = OffsetFetchRequest("g", [TopicPartitions("t", [0])], require_stable=True)
         found = (await services.ask(ask, 7)).topics[0].partitions[0]
         assert found.error_code == Code.UNSTABLE_OFFSET_COMMIT
         loose = (await services.ask(ask._replace(require_stable=False), 7)).topics[0].partitions[0]
@@ -482,7 +480,7 @@ async def test_producers_of_a_partition_are_described(tmp_path):
         await services.create("t")
         await services.write("t", [b"plain"])
         producer = await begun(services, b"a", b"b")
-        asked = DescribeProducersRequest([DescribeProducersTopic("t", [0, 9])])
+        asked = DescribeProducersRequest([TopicPartitions("t", [0, 9])])
         one, absent = (await services.ask(asked)).topics[0].partitions
         (found,) = one.active_producers
         assert (found.producer_id, found.producer_epoch) == (producer.id, producer.epoch)

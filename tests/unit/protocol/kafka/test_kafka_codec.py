@@ -22,10 +22,10 @@ from cordwood.protocol.kafka.messages.metadata import (
     MetadataResponse,
     MetadataTopic,
 )
+from cordwood.protocol.kafka.messages.partitions import CurrentLeader
 from cordwood.protocol.kafka.messages.produce import (
     ProducedPartition,
     ProducedTopic,
-    ProduceLeader,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
@@ -141,7 +141,7 @@ def test_unknown_tags_inside_a_struct_do_not_shift_what_follows():
 
 def test_unknown_tags_stand_beside_known_ones():
     """A known tagged field is decoded next to an unknown one."""
-    partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
+    partition = ProducedPartition(0, 6, -1, current_leader=CurrentLeader(3, 9))
     body = b"".join(encode(ProduceResponse([ProducedTopic("t", partitions=[partition])]), 10))
     known = b"\x01\x00\x09" + (3).to_bytes(4) + (9).to_bytes(4) + b"\x00"
     assert known in body
@@ -152,7 +152,7 @@ def test_unknown_tags_stand_beside_known_ones():
 
 def test_a_tag_whose_size_lies_is_refused():
     """A tagged field with a wrong size is refused."""
-    partition = ProducedPartition(0, 6, -1, current_leader=ProduceLeader(3, 9))
+    partition = ProducedPartition(0, 6, -1, current_leader=CurrentLeader(3, 9))
     body = b"".join(encode(ProduceResponse([ProducedTopic("t", partitions=[partition])]), 10))
     with pytest.raises(BadMessage, match="does not fit"):
         decode(ProduceResponse, 10, body.replace(b"\x01\x00\x09", b"\x01\x00\x08"))

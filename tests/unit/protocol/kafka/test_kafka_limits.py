@@ -7,9 +7,10 @@ import pytest
 from cordwood.errors import BadMessage, TooManyElements
 from cordwood.protocol.kafka.codec import decode, encode
 from cordwood.protocol.kafka.frames import parse_request
-from cordwood.protocol.kafka.messages.commits import OffsetFetchRequest, OffsetFetchTopic
+from cordwood.protocol.kafka.messages.commits import OffsetFetchRequest
 from cordwood.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.protocol.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from cordwood.protocol.kafka.primitives import STRING_BYTES_MAX, TAGS_MAX, encode_uvarint
 
 
@@ -33,7 +34,7 @@ def test_elements_are_counted_over_all_arrays(topics, partitions):
 
 def test_numbers_count_as_elements():
     """Elements of an integer array count, too."""
-    data = b"".join(encode(OffsetFetchRequest("g", [OffsetFetchTopic("t", list(range(50)))]), 5))
+    data = b"".join(encode(OffsetFetchRequest("g", [TopicPartitions("t", list(range(50)))]), 5))
     assert decode(OffsetFetchRequest, 5, data, 51)
     with pytest.raises(TooManyElements):
         decode(OffsetFetchRequest, 5, data, 50)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple
 
+from cordwood.protocol.kafka.messages.partitions import CurrentLeader, LeaderNode
 from cordwood.protocol.kafka.primitives import (
     NO_ID,
     Int8,
@@ -83,13 +84,6 @@ class FetchEpochEnd(NamedTuple):
     end_offset: Int64 = -1
 
 
-class FetchLeader(NamedTuple):
-    """The current leader of the partition, sent with a NOT_LEADER error."""
-
-    leader_id: Int32 = -1
-    leader_epoch: Int32 = -1
-
-
 class FetchSnapshot(NamedTuple):
     """A snapshot of the metadata log; our topics have none."""
 
@@ -113,7 +107,7 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: Int64 = -1
     log_start_offset: Annotated[Int64, Since(5)] = -1
     diverging_epoch: Annotated[FetchEpochEnd, Since(12), Tag(0)] = FetchEpochEnd()
-    current_leader: Annotated[FetchLeader, Since(12), Tag(1)] = FetchLeader()
+    current_leader: Annotated[CurrentLeader, Since(12), Tag(1)] = CurrentLeader()
     snapshot: Annotated[FetchSnapshot, Since(12), Tag(2)] = FetchSnapshot()
     aborted_transactions: Sequence[AbortedTransaction] | None = None
     preferred_read_replica: Annotated[Int32, Since(11)] = -1
@@ -128,15 +122,6 @@ class FetchedTopic(NamedTuple):
     partitions: Sequence[FetchedPartition] = ()
 
 
-class FetchNode(NamedTuple):
-    """The address of a leader named in this response."""
-
-    node_id: Int32
-    host: Str
-    port: Int32
-    rack: Str | None = None
-
-
 class FetchResponse(NamedTuple):
     """The batches; session id 0 declines an incremental session."""
 
@@ -144,4 +129,4 @@ class FetchResponse(NamedTuple):
     error_code: Annotated[Int16, Since(7)] = 0
     session_id: Annotated[Int32, Since(7)] = 0
     topics: Sequence[FetchedTopic] = ()
-    nodes: Annotated[Sequence[FetchNode], Since(16), Tag(0)] = ()
+    nodes: Annotated[Sequence[LeaderNode], Since(16), Tag(0)] = ()

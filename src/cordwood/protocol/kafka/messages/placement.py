@@ -5,39 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
+from cordwood.protocol.kafka.messages.partitions import (
+    ExplainedTopicResults,
+    TopicPartitions,
+    TopicResults,
+)
 from cordwood.protocol.kafka.primitives import Bool, Int8, Int16, Int32, Since, Str
 
 # --- ElectLeaders ---------------------------------------------------------------------------
-
-
-class ElectTopic(NamedTuple):
-    """The partitions of one topic that hold an election."""
-
-    name: Str
-    partitions: Sequence[Int32]
 
 
 class ElectLeadersRequest(NamedTuple):
     """Elect leaders for these partitions (0: the preferred one, 1: any); null means all."""
 
     election_type: Annotated[Int8, Since(1)] = 0
-    topics: Sequence[ElectTopic] | None = None
+    topics: Sequence[TopicPartitions] | None = None
     timeout_ms: Int32 = 60_000
-
-
-class ElectedPartition(NamedTuple):
-    """The result of one election."""
-
-    partition: Int32
-    error_code: Int16
-    error_message: Str | None = None
-
-
-class ElectedTopic(NamedTuple):
-    """The partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[ElectedPartition]
 
 
 class ElectLeadersResponse(NamedTuple):
@@ -45,7 +28,7 @@ class ElectLeadersResponse(NamedTuple):
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0
-    topics: Sequence[ElectedTopic] = ()
+    topics: Sequence[ExplainedTopicResults] = ()
 
 
 # --- AlterPartitionReassignments ------------------------------------------------------------
@@ -73,21 +56,6 @@ class AlterPartitionReassignmentsRequest(NamedTuple):
     topics: Sequence[ReassignTopic] = ()
 
 
-class ReassignedPartition(NamedTuple):
-    """The result for one partition."""
-
-    partition: Int32
-    error_code: Int16
-    error_message: Str | None = None
-
-
-class ReassignedTopic(NamedTuple):
-    """The partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[ReassignedPartition]
-
-
 class AlterPartitionReassignmentsResponse(NamedTuple):
     """The result for every partition of the request."""
 
@@ -95,27 +63,20 @@ class AlterPartitionReassignmentsResponse(NamedTuple):
     allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     error_code: Int16 = 0
     error_message: Str | None = None
-    topics: Sequence[ReassignedTopic] = ()
+    topics: Sequence[ExplainedTopicResults] = ()
 
 
 # --- ListPartitionReassignments -------------------------------------------------------------
-
-
-class ReassigningTopic(NamedTuple):
-    """The requested partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[Int32]
 
 
 class ListPartitionReassignmentsRequest(NamedTuple):
     """List the partitions being reassigned; null topics means all."""
 
     timeout_ms: Int32 = 60_000
-    topics: Sequence[ReassigningTopic] | None = None
+    topics: Sequence[TopicPartitions] | None = None
 
 
-class PartitionOnItsWay(NamedTuple):
+class PartitionReassignment(NamedTuple):
     """The current replicas of a partition, those being added and those being removed."""
 
     partition: Int32
@@ -124,11 +85,11 @@ class PartitionOnItsWay(NamedTuple):
     removing_replicas: Sequence[Int32]
 
 
-class TopicOnItsWay(NamedTuple):
+class TopicReassignments(NamedTuple):
     """The partitions of one topic."""
 
     name: Str
-    partitions: Sequence[PartitionOnItsWay]
+    partitions: Sequence[PartitionReassignment]
 
 
 class ListPartitionReassignmentsResponse(NamedTuple):
@@ -137,24 +98,17 @@ class ListPartitionReassignmentsResponse(NamedTuple):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: Str | None = None
-    topics: Sequence[TopicOnItsWay] = ()
+    topics: Sequence[TopicReassignments] = ()
 
 
 # --- AlterReplicaLogDirs --------------------------------------------------------------------
-
-
-class MoveTopic(NamedTuple):
-    """The partitions of one topic to move."""
-
-    name: Str
-    partitions: Sequence[Int32]
 
 
 class MoveTo(NamedTuple):
     """The partitions to move to one directory."""
 
     path: Str
-    topics: Sequence[MoveTopic]
+    topics: Sequence[TopicPartitions]
 
 
 class AlterReplicaLogDirsRequest(NamedTuple):
@@ -163,22 +117,8 @@ class AlterReplicaLogDirsRequest(NamedTuple):
     dirs: Sequence[MoveTo]
 
 
-class MovedPartition(NamedTuple):
-    """The result for one partition."""
-
-    partition: Int32
-    error_code: Int16
-
-
-class MovedTopic(NamedTuple):
-    """The partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[MovedPartition]
-
-
 class AlterReplicaLogDirsResponse(NamedTuple):
     """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
-    results: Sequence[MovedTopic] = ()
+    results: Sequence[TopicResults] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple
 
+from cordwood.protocol.kafka.messages.partitions import CurrentLeader, LeaderNode
 from cordwood.protocol.kafka.primitives import (
     NO_ID,
     Int16,
@@ -53,13 +54,6 @@ class ProduceRecordError(NamedTuple):
     message: Str | None = None
 
 
-class ProduceLeader(NamedTuple):
-    """The current leader of the partition, sent with a NOT_LEADER error."""
-
-    leader_id: Int32 = -1
-    leader_epoch: Int32 = -1
-
-
 class ProducedPartition(NamedTuple):
     """The offset of the first stored record, or the reason why nothing was stored."""
 
@@ -70,7 +64,7 @@ class ProducedPartition(NamedTuple):
     log_start_offset: Annotated[Int64, Since(5)] = -1
     record_errors: Annotated[Sequence[ProduceRecordError], Since(8)] = ()
     error_message: Annotated[Str | None, Since(8)] = None
-    current_leader: Annotated[ProduceLeader, Since(10), Tag(0)] = ProduceLeader()
+    current_leader: Annotated[CurrentLeader, Since(10), Tag(0)] = CurrentLeader()
 
 
 class ProducedTopic(NamedTuple):
@@ -81,18 +75,9 @@ class ProducedTopic(NamedTuple):
     partitions: Sequence[ProducedPartition] = ()
 
 
-class ProduceNode(NamedTuple):
-    """The address of a leader named in this response."""
-
-    node_id: Int32
-    host: Str
-    port: Int32
-    rack: Str | None = None
-
-
 class ProduceResponse(NamedTuple):
     """The result for every partition of the request, in the same order."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: Int32 = 0
-    nodes: Annotated[Sequence[ProduceNode], Since(10), Tag(0)] = ()
+    nodes: Annotated[Sequence[LeaderNode], Since(10), Tag(0)] = ()

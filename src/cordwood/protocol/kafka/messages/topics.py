@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions
 from cordwood.protocol.kafka.primitives import (
     NO_ID,
     Bool,
@@ -208,17 +209,10 @@ class DeleteRecordsResponse(NamedTuple):
 # --- DescribeLogDirs ------------------------------------------------------------------------
 
 
-class DescribeLogDirsTopic(NamedTuple):
-    """The requested partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[Int32]
-
-
 class DescribeLogDirsRequest(NamedTuple):
     """Ask for location and size of partitions; null topics means all."""
 
-    topics: Sequence[DescribeLogDirsTopic] | None
+    topics: Sequence[TopicPartitions] | None
 
 
 class LogDirPartition(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
+from cordwood.protocol.kafka.messages.partitions import TopicPartitions, TopicResults
 from cordwood.protocol.kafka.primitives import Bool, Int8, Int16, Int32, Int64, Since, Str
 
 # --- InitProducerId -------------------------------------------------------------------------
@@ -31,41 +32,20 @@ class InitProducerIdResponse(NamedTuple):
 # --- AddPartitionsToTxn ---------------------------------------------------------------------
 
 
-class TxnTopic(NamedTuple):
-    """The partitions of one topic a transaction writes to."""
-
-    name: Str
-    partitions: Sequence[Int32]
-
-
 class AddPartitionsToTxnRequest(NamedTuple):
     """Announce the partitions that this transaction will write to."""
 
     transactional_id: Str
     producer_id: Int64
     producer_epoch: Int16
-    topics: Sequence[TxnTopic]
-
-
-class AddedPartition(NamedTuple):
-    """Whether one partition joined the transaction."""
-
-    partition: Int32
-    error_code: Int16
-
-
-class AddedTopic(NamedTuple):
-    """The partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[AddedPartition]
+    topics: Sequence[TopicPartitions]
 
 
 class AddPartitionsToTxnResponse(NamedTuple):
     """The result for every partition of the request."""
 
     throttle_time_ms: Int32 = 0
-    topics: Sequence[AddedTopic] = ()
+    topics: Sequence[TopicResults] = ()
 
 
 # --- AddOffsetsToTxn, EndTxn ----------------------------------------------------------------
@@ -106,20 +86,13 @@ class EndTxnResponse(NamedTuple):
 # --- WriteTxnMarkers ------------------------------------------------------------------------
 
 
-class WriteTxnMarkersTopic(NamedTuple):
-    """The partitions of one topic to mark."""
-
-    name: Str
-    partitions: Sequence[Int32]
-
-
 class TxnMarker(NamedTuple):
     """Ends the transaction of a producer in these partitions."""
 
     producer_id: Int64
     producer_epoch: Int16
     committed: Bool
-    topics: Sequence[WriteTxnMarkersTopic]
+    topics: Sequence[TopicPartitions]
     coordinator_epoch: Int32
     transaction_version: Annotated[Int8, Since(2)] = 0
 
@@ -130,18 +103,11 @@ class WriteTxnMarkersRequest(NamedTuple):
     markers: Sequence[TxnMarker]
 
 
-class MarkedTopic(NamedTuple):
-    """The result for every partition of one topic."""
-
-    name: Str
-    partitions: Sequence[AddedPartition]
-
-
 class WrittenTxnMarker(NamedTuple):
     """The result for every partition of one marker."""
 
     producer_id: Int64
-    topics: Sequence[MarkedTopic]
+    topics: Sequence[TopicResults]
 
 
 class WriteTxnMarkersResponse(NamedTuple):
@@ -153,17 +119,10 @@ class WriteTxnMarkersResponse(NamedTuple):
 # --- DescribeProducers ----------------------------------------------------------------------
 
 
-class DescribeProducersTopic(NamedTuple):
-    """The requested partitions of one topic."""
-
-    name: Str
-    partitions: Sequence[Int32]
-
-
 class DescribeProducersRequest(NamedTuple):
     """List the producers that write to these partitions."""
 
-    topics: Sequence[DescribeProducersTopic]
+    topics: Sequence[TopicPartitions]
 
 
 class ActiveProducer(NamedTuple):
@@ -219,7 +178,7 @@ class DescribedTransaction(NamedTuple):
     start_time_ms: Int64 = -1
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
-    topics: Sequence[TxnTopic] = ()
+    topics: Sequence[TopicPartitions] = ()
 
 
 class DescribeTransactionsResponse(NamedTuple):
