@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from cordwood.config import KEEP_ALL
 from cordwood.model import Aborted
 
@@ -236,14 +238,9 @@ def encode_manifest(entries: Iterable[Entry]) -> bytes:
 def parse_entry(line: bytes) -> Entry | None:
     """Parse a manifest line; None if it is not a valid entry."""
     try:
-        fields = json.loads(line)
-        entry = Entry(**fields)
-    except (ValueError, TypeError):
+        return msgspec.json.decode(line, type=Entry)
+    except ValueError:
         return None
-    numbers = (entry.number, entry.partition, entry.first_seq, entry.last_seq, entry.records)
-    texts = (entry.bundle, entry.topic, entry.topic_id, entry.sha256, entry.previous, entry.link)
-    is_sound = all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)
-    return entry if is_sound and isinstance(entry.cursors, dict) else None
 
 
 def check_manifest(text: bytes) -> tuple[list[Entry], list[Finding]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from cordwood.decide.offsets import PartitionOffset
 from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, TopicPartition
 
@@ -67,16 +69,9 @@ class TransactionRecord:
 
 
 def encode_transaction_record(txn_record: TransactionRecord) -> dict[str, Any]:
-    """The record as plain JSON values."""
-    return {
-        "state": str(txn_record.state),
-        "producer_id": txn_record.producer_id,
-        "producer_epoch": txn_record.producer_epoch,
-        "last_epoch": txn_record.last_epoch,
-        "previous_producer_id": txn_record.previous_producer_id,
-        "timeout_ms": txn_record.timeout_ms,
-        "started_ms": txn_record.started_ms,
-        "updated_ms": txn_record.updated_ms,
+    """The record as plain JSON values; a staged offset names its topic and partition inline."""
+    values: dict[str, Any] = msgspec.to_builtins(txn_record)
+    return values | {
         "partitions": [list(each) for each in sorted(txn_record.partitions)],
         "groups": sorted(txn_record.groups),
         "staged": [
@@ -88,20 +83,8 @@ def encode_transaction_record(txn_record: TransactionRecord) -> dict[str, Any]:
 
 def parse_transaction_record(values: Mapping[str, Any]) -> TransactionRecord:
     """The inverse of ``encode_transaction_record``."""
-    rest = dict(values)
-    return TransactionRecord(
-        state=TransactionState(rest.pop("state")),
-        partitions=frozenset(TopicPartition(*each) for each in rest.pop("partitions")),
-        groups=frozenset(rest.pop("groups")),
-        staged=tuple(
-            StagedOffsets(
-                group_id,
-                tuple(
-                    PartitionOffset(TopicPartition(topic, partition), *others)
-                    for topic, partition, *others in offsets
-                ),
-            )
-            for group_id, offsets in rest.pop("staged")
-        ),
-        **rest,
-    )
+    staged = [
+        (group_id, [((topic, number), *others) for topic, number, *others in offsets])
+        for group_id, offsets in values["staged"]
+    ]
+    return msgspec.convert({**values, "staged": staged}, TransactionRecord)

@@ -52,16 +52,21 @@ def retention(stage: ScenarioRun) -> None:
     _retention_white_box(stage)
 
 
+def _put_held(client: Client) -> None:
+    """Put three sealed segments of ten messages, held for the reader ``slow``."""
+    client.register("held", "slow")
+    client.configure("held", {"cleanup.policy": "consume"})
+    for i in range(30):
+        client.put("held", f"message {i}")
+        if i % 10 == 9:
+            client.cut("held")
+
+
 def _retention_black_box(stage: ScenarioRun) -> None:
     """Check retention through the listeners only."""
     child = stage.serve("black", monitor_interval_ms=str(HOUR_MS))
     with Client(child.addresses["control"]) as client:
-        client.register("held", "slow")
-        client.configure("held", {"cleanup.policy": "consume"})
-        for i in range(30):
-            client.put("held", f"message {i}")
-            if i % 10 == 9:
-                client.cut("held")
+        _put_held(client)
         stage.check(client.reclaim("held") == 0, "nothing goes before the reader has it")
         stage.check(client.status(1, "held").word == "PENDING", "record 1 is pending")
         client.ack("held", "slow", 20)
@@ -77,12 +82,7 @@ def _retention_white_box(stage: ScenarioRun) -> None:
         inside = broker.service.broker
         assert inside is not None
         with Client(broker.control) as client:
-            client.register("held", "slow")
-            client.configure("held", {"cleanup.policy": "consume"})
-            for i in range(30):
-                client.put("held", f"message {i}")
-                if i % 10 == 9:
-                    client.cut("held")
+            _put_held(client)
             partition = inside.store.topic("held").partition(0)
             plan = inside.monitor.plan(partition)
             held = [hold.readers for hold in plan.holds]

@@ -16,15 +16,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from cordwood.batch.column_decoder import decode_columns
 from cordwood.decide.routing import ROUTER, Bindings
-from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.pipeline.route.executor import RecordRouter, RoutingTable
 from cordwood.pipeline.route.job import FORMAT, RouteJob
 from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.staging import StagingWriter
 from cordwood.pipeline.runtime.targets import Targets
 from cordwood.pipeline.source.log_access import open_log
+from cordwood.pipeline.source.rows import decode_chunk
 from cordwood.pipeline.source.source import Split, TopicStreamReader
 from cordwood.protocol.api.readers import ListRoutes, RouteRow
 
@@ -170,19 +169,6 @@ def route_range(job: RouteJob, task: RouteSplit) -> tuple[Any, ...]:
     with open_log(job.source_options()) as log, writer:
         router = RecordRouter(task.routing_table, writer)
         for chunk in log.chunks(whole, task.split.hint):
-            try:
-                columns = decode_columns(
-                    chunk.data,
-                    start_offset=chunk.start_offset,
-                    end_offset=end,
-                    wanted=_WANTED,
-                    aborted=chunk.aborted,
-                )
-            except CorruptBatch as error:
-                raise CorruptionError(
-                    f"{tp}, offsets {chunk.start_offset} to {chunk.end_offset}: {error}; run "
-                    "`cordwood segment verify`"
-                ) from None
-            router.route(tp, columns)
+            router.route(tp, decode_chunk(chunk, whole, _WANTED))
         parts = writer.flush()
     return tp.partition, start, end, task.job, msgspec.json.encode(parts).decode()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
+from cordwood.batch.columns import Columns
 from cordwood.batch.kernels.loader import kernels
 from cordwood.errors import CorruptBatch, CorruptionError
 from cordwood.pipeline.source.offsets import Range
@@ -26,31 +27,37 @@ def read_rows(chunks: Iterable[Chunk], whole: Range, schema: StructType) -> Iter
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from cordwood.batch.arrow import arrow_batches, wanted_columns
-    from cordwood.batch.column_decoder import decode_columns
 
     _settle()
     shape = to_arrow_schema(schema, timezone="UTC")
     wanted = wanted_columns(schema.names)
     for chunk in chunks:
-        try:
-            columns = decode_columns(
-                chunk.data,
-                start_offset=chunk.start_offset,
-                end_offset=whole.end,
-                wanted=wanted,
-                aborted=chunk.aborted,
-            )
-        except CorruptBatch as error:
-            raise CorruptionError(
-                f"{whole.tp}, offsets {chunk.start_offset} to {chunk.end_offset}: {error}; run "
-                "`cordwood segment verify`"
-            ) from None
+        columns = decode_chunk(chunk, whole, wanted)
         for batch in arrow_batches(columns, *whole.tp, schema.names):
             arrays = [
                 _null_when_none(pa, array) if name == HEADERS else array
                 for name, array in zip(schema.names, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=shape)
+
+
+def decode_chunk(chunk: Chunk, whole: Range, wanted: frozenset[str]) -> Columns:
+    """Decode the records of a chunk that lie in the range; raises ``CorruptionError``."""
+    from cordwood.batch.column_decoder import decode_columns
+
+    try:
+        return decode_columns(
+            chunk.data,
+            start_offset=chunk.start_offset,
+            end_offset=whole.end,
+            wanted=wanted,
+            aborted=chunk.aborted,
+        )
+    except CorruptBatch as error:
+        raise CorruptionError(
+            f"{whole.tp}, offsets {chunk.start_offset} to {chunk.end_offset}: {error}; run "
+            "`cordwood segment verify`"
+        ) from None
 
 
 _reads: Final = itertools.count()
