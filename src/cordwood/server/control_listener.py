@@ -28,7 +28,7 @@ from cordwood.protocol.line.control import ControlConnection, Refused
 from cordwood.protocol.line.framing import Framing
 from cordwood.protocol.line.http_detection import encode_refusal
 from cordwood.protocol.line.replies import encode_error
-from cordwood.server.listeners import Connection, Listener
+from cordwood.server.listeners import Connection, Listener, ListenerProtocol
 
 logger = logging.getLogger("cordwood.server")
 
@@ -49,7 +49,7 @@ class ControlListener:
         return ControlProtocol(self)
 
 
-class ControlProtocol(asyncio.Protocol):
+class ControlProtocol(ListenerProtocol, asyncio.Protocol):
     """One connection."""
 
     def __init__(self, shared: ControlListener) -> None:
@@ -57,7 +57,6 @@ class ControlProtocol(asyncio.Protocol):
         self._service = shared.service
         self._commands = ControlConnection(shared.line_bytes_max)
         self._requests: asyncio.Queue[LineRequest | Refused | None] = asyncio.Queue()
-        self._connection: Connection | None = None
         self._session: Session | None = None
         self._server: asyncio.Task[None] | None = None
         self._subscription: asyncio.Task[None] | None = None
@@ -101,9 +100,7 @@ class ControlProtocol(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error)
         self._requests.put_nowait(None)
-        return self._connection is not None and not self._connection.transport.get_extra_info(
-            "sslcontext"
-        )
+        return self._stays_open()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Cancel the tasks and unregister the connection."""
@@ -112,16 +109,6 @@ class ControlProtocol(asyncio.Protocol):
         for task in (self._server, self._subscription):
             if task:
                 task.cancel()
-
-    def pause_writing(self) -> None:
-        """The peer reads slowly: stop writing."""
-        assert self._connection
-        self._connection.writable.clear()
-
-    def resume_writing(self) -> None:
-        """The peer caught up: continue writing."""
-        assert self._connection
-        self._connection.writable.set()
 
     def _refuse(self, error: ProtocolError) -> None:
         """The input is not valid: answer the earlier requests, send the error, and close."""

@@ -29,7 +29,7 @@ from cordwood.errors import (
 )
 from cordwood.protocol.api.call import Failure
 from cordwood.server.http_routes import HttpRequest, HttpResponse, Router
-from cordwood.server.listeners import Connection, Listener
+from cordwood.server.listeners import Connection, Listener, ListenerProtocol
 
 logger = logging.getLogger("cordwood.server")
 
@@ -64,13 +64,12 @@ class HttpListener:
         return HttpProtocol(self)
 
 
-class HttpProtocol(asyncio.Protocol):
+class HttpProtocol(ListenerProtocol, asyncio.Protocol):
     """One connection; its requests are answered one after another."""
 
     def __init__(self, shared: HttpListener) -> None:
         self._shared = shared
         self._http = h11.Connection(h11.SERVER, HEADERS_BYTES_MAX)
-        self._connection: Connection | None = None
         self._received = asyncio.Event()
         self._answering = False
         self._ahead_bytes = 0
@@ -114,9 +113,7 @@ class HttpProtocol(asyncio.Protocol):
             return False
         self._http.receive_data(b"")
         self._received.set()
-        return self._connection is not None and not self._connection.transport.get_extra_info(
-            "sslcontext"
-        )
+        return self._stays_open()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Unregister the connection and cancel its task; nobody waits for the answer any more."""
@@ -126,16 +123,6 @@ class HttpProtocol(asyncio.Protocol):
             self._task.cancel()
         if self._lingering:
             self._lingering.cancel()
-
-    def pause_writing(self) -> None:
-        """The peer reads slowly: stop writing."""
-        assert self._connection
-        self._connection.writable.clear()
-
-    def resume_writing(self) -> None:
-        """The peer caught up: continue writing."""
-        assert self._connection
-        self._connection.writable.set()
 
     # --- requests -------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from cordwood.protocol.line.ingress import (
     Lines,
 )
 from cordwood.protocol.line.replies import encode_error, encode_welcome
-from cordwood.server.listeners import Connection, Listener
+from cordwood.server.listeners import Connection, Listener, ListenerProtocol
 
 logger = logging.getLogger("cordwood.server")
 
@@ -50,14 +50,13 @@ class IngressListener:
         return IngressProtocol(self)
 
 
-class IngressProtocol(asyncio.BufferedProtocol):
+class IngressProtocol(ListenerProtocol, asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(self, shared: IngressListener) -> None:
         self._shared = shared
         self._service = shared.service
         self._lines = IngressConnection(shared.line_bytes_max)
-        self._connection: Connection | None = None
         self._stream: LineStream | None = None
         self._flow = FlowControl(self._service.buffer, self)
         self._pauses = self._flow.reasons  # the same set, for the hot path
@@ -100,9 +99,7 @@ class IngressProtocol(asyncio.BufferedProtocol):
             self._refuse(error)
         self.process_events()
         self._start(self._finish())
-        return self._connection is not None and not self._connection.transport.get_extra_info(
-            "sslcontext"
-        )
+        return self._stays_open()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Unregister the connection and release the producer name; keep a half-received line."""

@@ -67,6 +67,27 @@ class Connection:
         self.transport.abort()
 
 
+class ListenerProtocol(asyncio.BaseProtocol):
+    """The asyncio callbacks that the protocols of several listeners share."""
+
+    _connection: Connection | None = None
+
+    def pause_writing(self) -> None:
+        """The peer reads slowly: stop writing."""
+        assert self._connection
+        self._connection.writable.clear()
+
+    def resume_writing(self) -> None:
+        """The peer caught up: continue writing."""
+        assert self._connection
+        self._connection.writable.set()
+
+    def _stays_open(self) -> bool:
+        """Return whether a peer that sends no more may still read; over TLS it cannot."""
+        connection = self._connection
+        return connection is not None and not connection.transport.get_extra_info("sslcontext")
+
+
 @dataclass(slots=True, eq=False)
 class OpenConnections:
     """Open and allowed connections over all listeners; the log needs file descriptors too."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from cordwood.extras import install_command
 from cordwood.lab.scenarios.processes import descendants_named
-from cordwood.lab.scenarios.stage import Failed
+from cordwood.lab.scenarios.stage import ChildProcess, Failed
 
 READY_S: Final = 120.0
 STOP_S: Final = 30.0
@@ -79,7 +79,7 @@ def open_cluster(
         yield Cluster(url, workers[0].pid)
 
 
-class Daemon:
+class Daemon(ChildProcess):
     """A Spark process and its log output so far."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
@@ -96,11 +96,6 @@ class Daemon:
         self._more = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """The pid of its JVM."""
-        return self._process.pid
 
     def _read(self) -> None:
         assert self._process.stderr is not None

@@ -27,6 +27,7 @@ from cordwood.lab.scenarios.stage import (
     LOOK_S,
     SPARK_S,
     Child,
+    ChildProcess,
     Failed,
     ScenarioRun,
     read_all,
@@ -44,7 +45,7 @@ KEYS: Final = ("test.probe", "jobs.process_{}", "jobs.notify", "random.unknown_{
 ROUTES: Final = ("test", "jobs", "jobs", "random", "dead_letter")
 
 
-class Driver:
+class Driver(ChildProcess):
     """``cordwood pipeline run --jobs route`` as a child process."""
 
     def __init__(
@@ -81,11 +82,6 @@ class Driver:
             elif line.startswith(b"{"):
                 self._report = json.loads(line).get("route", {})
 
-    @property
-    def pid(self) -> int:
-        """The driver's process id."""
-        return self._process.pid
-
     def report(self) -> dict[str, float]:
         """The integer fields of the router's last report."""
         return {name: n for name, n in self._report.items() if isinstance(n, int)}
@@ -105,11 +101,6 @@ class Driver:
         if not self.is_running:
             tail = self._log.read_text(errors="replace").strip().splitlines()[-3:]
             raise Failed(f"the pipeline did not start: {tail}")
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the driver is running."""
-        return self._process.poll() is None
 
     def kill(self) -> None:
         """Send SIGKILL to the driver; Spark's JVM ends with it."""

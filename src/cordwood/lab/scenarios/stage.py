@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from cordwood.client import Client, Line
 from cordwood.client.http import HttpClient
@@ -29,7 +29,23 @@ class Failed(Exception):  # the result of a scenario, not an error of the progra
     """A check of a scenario failed; the message says what was observed."""
 
 
-class Child:
+class ChildProcess:
+    """A process that a scenario started and ends by its pid."""
+
+    _process: subprocess.Popen[Any]
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is running."""
+        return self._process.poll() is None
+
+
+class Child(ChildProcess):
     """``cordwood serve`` as a child process on free ports."""
 
     def __init__(
@@ -78,16 +94,6 @@ class Child:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is running."""
-        return self._process.poll() is None
 
 
 class ScenarioRun:
