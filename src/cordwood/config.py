@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from cordwood.errors import ConfigError, InvalidConfig
-from cordwood.settings.environment import check_variables, environment_name, nearest
+from cordwood.settings.environment import check_variables, environment_name, flag_name, nearest
 from cordwood.settings.groups import check_assignors, find_timeout_conflict
 from cordwood.settings.kafka_names import BROKER_ALIASES, BROKER_NAMES, BrokerName, in_milliseconds
 from cordwood.settings.rows import (
@@ -103,16 +103,23 @@ class BrokerConfig:
     http_allowed_hosts: str = setting(
         "",
         "Host names that HTTP clients may use for this broker, comma separated, in addition to "
-        "IP addresses, localhost and the names in http, http.tls and advertised.kafka. "
-        "*.example.org matches every name below it, * every name.",
+        "IP addresses, localhost and the names in http, http.tls, advertised.http and "
+        "advertised.kafka. *.example.org matches every name below it, * every name.",
     )
     tls_cert: str = setting("", "Path of the server certificate (PEM), needed by TLS listeners.")
     tls_key: str = setting("", "Path of the certificate's key (PEM).")
     tls_client_ca: str = setting(
         "", "Path of a CA (PEM): clients must show a certificate it signed (mutual TLS)."
     )
+    tls_client_cert: str = setting("", "Certificate of the embedded pipeline; empty = tls.cert.")
+    tls_client_key: str = setting("", "Path of the key of tls.client.cert (PEM).")
     advertised_kafka: str = setting(
         "", "HOST:PORT that Kafka clients are told to connect to; empty = the address they used."
+    )
+    advertised_http: str = setting(
+        "",
+        "Where commands and Spark jobs are told to find the HTTP API: HOST:PORT (with TLS if http "
+        "is off) or a URL such as https://HOST:PORT; empty = the address of the listener.",
     )
     pipeline: str = setting(
         "embedded",
@@ -485,11 +492,6 @@ def _by_setting(
             )
         settings[name] = GivenSetting(written, value, source(written))
     return settings
-
-
-def flag_name(name: str) -> str:
-    """``segment.bytes`` → ``--segment-bytes``."""
-    return "--" + name.replace(".", "-")
 
 
 def check_environment(environ: Mapping[str, str]) -> None:

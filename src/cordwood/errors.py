@@ -316,6 +316,18 @@ class UnsupportedContentType(RequestError):
     name, http_status = "UNSUPPORTED_CONTENT_TYPE", 415
 
 
+class TlsError(RequestError):
+    """TLS with the broker failed: a certificate, or a listener that does (not) use TLS."""
+
+    name, exit_code = "TLS", 6
+
+
+class WrongListener(RequestError):
+    """The address is that of another listener, or the broker has no listener that is needed."""
+
+    name, exit_code = "WRONG_LISTENER", 6
+
+
 # --- ProtocolError --------------------------------------------------------------------------
 
 

@@ -18,10 +18,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from cordwood.pipeline.runtime.session import known_parallelism, open_session
+from cordwood.pipeline.runtime.tls_options import encode_tls
 from cordwood.pipeline.runtime.worker_python import use_this_python
 from cordwood.pipeline.source.filters import ceil_ms, floor_ms
 from cordwood.pipeline.source.offsets import parse_offsets
 from cordwood.pipeline.source.schema import ddl, parse_columns
+from cordwood.tls import ClientTls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +51,7 @@ def topic(
     *,
     path: str | None = None,
     broker: str | None = None,
+    tls: ClientTls | None = None,
     columns: Iterable[str] = (),
     partitions: Iterable[int] | None = None,
     start: int | None = None,
@@ -66,6 +69,7 @@ def topic(
     from pyspark.sql import functions as F  # noqa: N812
 
     chosen: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
+    chosen |= encode_tls(tls)
     chosen |= {"parallelism": known_parallelism(spark)}
     chosen |= {"fromOffset": start, "beforeOffset": end}
     chosen |= {"subscribe": name} if partitions is None else {"assign": _assign(name, partitions)}
@@ -94,11 +98,13 @@ def topic_stream(
     *,
     path: str | None = None,
     broker: str | None = None,
+    tls: ClientTls | None = None,
     columns: Iterable[str] = (),
     **options: object,
 ) -> DataFrame:
     """The topic as a stream; starts at the end of the log unless ``startingOffsets`` is set."""
     where: dict[str, object] = {"path": path, "kafka.bootstrap.servers": broker}
+    where |= encode_tls(tls)
     where["parallelism"] = known_parallelism(spark)
     return _load(spark.readStream, {"subscribe": name, **where, **options}, columns)
 

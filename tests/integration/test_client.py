@@ -20,6 +20,7 @@ from cordwood.errors import (
     ProtocolError,
     RequestError,
     StaleProducer,
+    TlsError,
     UnavailableError,
     UnknownTopic,
 )
@@ -263,7 +264,7 @@ def test_tls_works_and_an_unknown_authority_is_refused_at_once(api, authority):
             producer.send_and_confirm([("k", b"%d" % i) for i in range(5000)], 60)
         assert payloads(broker, "p") == [b"%d" % i for i in range(5000)]
         doubtful = api("Producer", broker.address, "q", tls=ssl.create_default_context())
-        with pytest.raises(UnavailableError, match="is not trusted"):
+        with pytest.raises(TlsError, match="is not trusted"):
             doubtful.send("k", b"x")
 
 

@@ -205,7 +205,8 @@ def test_a_broker_bound_to_every_address_is_found_by_the_name_it_was_asked_by():
     with Broker(durability="os", kafka="0.0.0.0:0", http="0.0.0.0:0") as broker:
         port = broker.kafka.rpartition(":")[2]
         http_port = broker.http.rpartition(":")[2]
-        assert find_http(f"localhost:{port}") == f"localhost:{http_port}"
+        where = BrokerAddress(f"localhost:{port}")
+        assert find_http(where) == (f"localhost:{http_port}", False)
         api = BrokerApi(BrokerAddress(f"localhost:{port}"))
         assert api.status().topics == 0
         api.close()

@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, UnexpectedHttp, UnexpectedTls
 from cordwood.protocol.line.commands import LineRequest
 from cordwood.protocol.line.control import ControlConnection, Refused
+from cordwood.protocol.line.http_detection import encode_refusal
 from cordwood.protocol.line.ingress import Frames, Hello, IngressConnection, Lines
 from cordwood.protocol.line.replies import Welcome, encode_ack, encode_error, encode_welcome
 from cordwood.protocol.line.serial import is_after
@@ -198,6 +199,12 @@ class FlakyControl(FlakyServer):
         self.requests: list[LineRequest] = []
 
     def serve(self, peer: socket.socket) -> None:
+        try:
+            self._serve_requests(peer)
+        except (UnexpectedHttp, UnexpectedTls) as error:  # a client finds out what this is
+            peer.sendall(encode_refusal(error) or b"")
+
+    def _serve_requests(self, peer: socket.socket) -> None:
         connection = ControlConnection(LIMIT)
         while data := peer.recv(4096):
             connection.receive(data)

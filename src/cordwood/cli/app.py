@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cordwood.cli.options.tls import add_tls_options
 from cordwood.cli.output.help_text import name_values
 from cordwood.version import __version__
 
@@ -66,6 +67,7 @@ class LazyCommands(TyperGroup):
         command = typer.main.get_command(found)
         command.name = cmd_name
         name_values(command)
+        add_tls_options(command)
         command.short_help = COMMANDS[cmd_name][1]  # shells show it next to the name
         return command
 

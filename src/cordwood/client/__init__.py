@@ -8,6 +8,8 @@
         for line in client.subscribe("append", from_start=True, idle_timeout_s=1):
             print(line.seq, line.routing_key, line.payload)
 
+With TLS: ``Client("broker.example:5677", tls=ClientTls(ca="ca.pem"))``.
+
 A producer or client must not be shared between threads or tasks; create one for each. Broker
 errors are raised as the class of ``cordwood.errors`` that the broker names.
 
@@ -20,9 +22,11 @@ from cordwood.client.control_flows import Status, StatusWord, Taken
 from cordwood.client.send_buffer import Message, Sendable
 from cordwood.protocol.line.arguments import StartPosition
 from cordwood.protocol.line.records import Line
+from cordwood.tls import ClientTls
 
 __all__ = [
     "Client",
+    "ClientTls",
     "Line",
     "Message",
     "Producer",

@@ -10,13 +10,15 @@ from typing import Final, Self, TypeVar, cast
 
 from cordwood.address import Address
 from cordwood.client.control_flows import ClientFlows, SubscriptionFlows
-from cordwood.client.effects import Connect, Effect, Flow, Pause, Transfer
+from cordwood.client.diagnosis import ListenerKind, diagnose
+from cordwood.client.effects import Connect, Diagnose, Effect, Flow, Pause, Transfer
 from cordwood.client.flow_methods import Runner
 from cordwood.client.producer_flows import ProducerFlows
 from cordwood.client.send_buffer import Message
 from cordwood.errors import CordwoodError
 from cordwood.protocol.line.commands import Subscribe
 from cordwood.protocol.line.records import Line
+from cordwood.tls import ClientTls, context_of
 
 __all__ = ["Client", "Producer", "Subscription"]
 
@@ -88,7 +90,7 @@ class Channel(asyncio.Protocol):
 class AsyncConnection:
     """One connection and the flows that use it."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: Address, tls: ClientTls | ssl.SSLContext | None) -> None:
         """Does not connect before a flow requests it."""
         self._address = address
         self._tls = tls
@@ -128,14 +130,22 @@ class AsyncConnection:
                 await asyncio.sleep(max(seconds, 0))
             case Transfer():
                 return await self._transfer(effect)
+            case Diagnose(error):
+                await self._diagnose(error)
         return b""
+
+    async def _diagnose(self, error: OSError) -> None:
+        context = context_of(self._tls)
+        ask = asyncio.to_thread(diagnose, error, self._address, ListenerKind.LINES, context)
+        if found := await ask:
+            raise found from error
 
     async def _connect(self, timeout_s: float) -> None:
         self.close()
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             _, self._channel = await loop.create_connection(
-                Channel, self._address.host, self._address.port, ssl=self._tls
+                Channel, self._address.host, self._address.port, ssl=context_of(self._tls)
             )
 
     async def _transfer(self, effect: Transfer) -> bytes:

@@ -12,13 +12,15 @@ from typing import Self, TypeVar
 
 from cordwood.address import Address
 from cordwood.client.control_flows import ClientFlows, SubscriptionFlows
-from cordwood.client.effects import Connect, Effect, Flow, Pause, Transfer
+from cordwood.client.diagnosis import ListenerKind, diagnose
+from cordwood.client.effects import Connect, Diagnose, Effect, Flow, Pause, Transfer
 from cordwood.client.flow_methods import Runner
 from cordwood.client.producer_flows import ProducerFlows
 from cordwood.client.send_buffer import Message
 from cordwood.errors import CordwoodError
 from cordwood.protocol.line.commands import Subscribe
 from cordwood.protocol.line.records import Line
+from cordwood.tls import ClientTls, context_of
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ _RECEIVE_BYTES = 256 * 1024
 class BlockingConnection:
     """One socket and the flows that use it."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: Address, tls: ClientTls | ssl.SSLContext | None) -> None:
         """Does not connect before a flow requests it."""
         self._address = address
         self._tls = tls
@@ -68,7 +70,14 @@ class BlockingConnection:
                 time.sleep(max(seconds, 0))
             case Transfer():
                 return self._transfer(effect)
+            case Diagnose(error):
+                self._diagnose(error)
         return b""
+
+    def _diagnose(self, error: OSError) -> None:
+        context = context_of(self._tls)
+        if found := diagnose(error, self._address, ListenerKind.LINES, context):
+            raise found from error
 
     def _connect(self, timeout_s: float) -> None:
         self.close()
@@ -76,8 +85,8 @@ class BlockingConnection:
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._tls is not None:
-                opened = self._tls.wrap_socket(opened, server_hostname=self._address.host)
+            if context := context_of(self._tls):
+                opened = context.wrap_socket(opened, server_hostname=self._address.host)
             opened.setblocking(False)
         except BaseException:
             opened.close()

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from cordwood.address import Address
-from cordwood.client.effects import Connect, Flow, Transfer
+from cordwood.client.effects import Connect, Diagnose, Flow, Transfer
 from cordwood.client.flow_methods import Runner, flow_method
 from cordwood.client.producer_flows import whole
 from cordwood.errors import InvalidPartitions, ProtocolError, UnavailableError
@@ -24,6 +24,7 @@ from cordwood.protocol.line import replies as r
 from cordwood.protocol.line.arguments import StartPosition, Target, encode_target
 from cordwood.protocol.line.framing import Framing, Splitter
 from cordwood.protocol.line.records import Line, parse_record
+from cordwood.tls import ClientTls
 
 S = TypeVar("S")  # the subscription: blocking or async
 T = TypeVar("T")
@@ -61,10 +62,13 @@ class ClientFlows(Runner, Generic[S]):
         self,
         address: str | tuple[str, int],
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        """Connects on the first request; ``timeout_s`` limits the wait for a reply."""
+        """Connects on the first request; ``timeout_s`` limits the wait for a reply.
+
+        ``tls``: connect with TLS, by certificates (``ClientTls``) or a context of your own.
+        """
         super().__init__(address, tls, timeout_s)
         self._replies: Splitter | None = None  # None while not connected
 
@@ -213,6 +217,8 @@ class ClientFlows(Runner, Generic[S]):
         try:
             reply = yield from self._exchange(data)
         except OSError as error:
+            if not was_connected:
+                yield Diagnose(error)
             if not (was_connected and is_repeatable):
                 raise self._away(error) from error
             try:
@@ -224,6 +230,7 @@ class ClientFlows(Runner, Generic[S]):
     def _exchange(self, data: bytes) -> Flow[bytes]:
         """Never reuse the connection after a failure: its next reply may belong to this request."""
         replies, self._replies = self._replies, None
+        is_first = replies is None
         if replies is None:
             yield Connect(self._timeout_s)
             replies = Splitter(_FRAMES, _REPLY_BYTES_MAX)
@@ -231,6 +238,9 @@ class ClientFlows(Runner, Generic[S]):
             arrived = yield Transfer(data, True, self._timeout_s)
             if not arrived:
                 raise TimeoutError(f"no reply within {self._timeout_s} s")
+            if is_first and arrived.startswith(b"HTTP/"):
+                raise ConnectionError("the reply is HTTP")
+            is_first = False
             replies.receive(arrived)
             data = b""
         self._replies = replies
@@ -248,7 +258,7 @@ class SubscriptionFlows(Runner):
     def __init__(
         self,
         address: Address,
-        tls: ssl.SSLContext | None,
+        tls: ClientTls | ssl.SSLContext | None,
         timeout_s: float,
         request: c.Subscribe,
         idle_timeout_s: float | None,
@@ -280,6 +290,8 @@ class SubscriptionFlows(Runner):
                     return None
                 self._receive(arrived)
         except OSError as error:
+            if not self._last_seqs:
+                yield Diagnose(error)
             raise self._interrupted(error) from error
         return self._lines.popleft()
 

@@ -41,5 +41,12 @@ class Pause:
     seconds: float
 
 
-Effect = Connect | Transfer | Pause
+@dataclass(frozen=True, slots=True)
+class Diagnose:
+    """Find out why the first exchange of a connection failed; raises what explains it, if any."""
+
+    error: OSError
+
+
+Effect = Connect | Transfer | Pause | Diagnose
 Flow = Generator[Effect, bytes, T]

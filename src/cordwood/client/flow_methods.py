@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 from cordwood.address import parse_address
 from cordwood.client.effects import Flow
+from cordwood.tls import ClientTls
 
 if TYPE_CHECKING:
     from cordwood.client.aio import AsyncRunner
@@ -31,7 +32,10 @@ class Runner:
     _connection_type: ClassVar[type[Any]]
 
     def __init__(
-        self, address: str | tuple[str, int], tls: ssl.SSLContext | None, timeout_s: float
+        self,
+        address: str | tuple[str, int],
+        tls: ClientTls | ssl.SSLContext | None,
+        timeout_s: float,
     ) -> None:
         """Does not connect before a flow requests it."""
         self._address = parse_address(address)

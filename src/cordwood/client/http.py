@@ -1,18 +1,25 @@
-"""A client of the broker's HTTP API, on the standard library."""
+"""A client of the broker's HTTP API, on the standard library.
+
+An address is ``HOST:PORT`` or, for a listener with TLS, ``https://HOST:PORT``.
+"""
 
 from __future__ import annotations
 
 import http.client
+import ssl
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from cordwood.address import parse_address
+from cordwood.address import Address, parse_address
+from cordwood.client.broker_listeners import ListenerAddress, parse_http
+from cordwood.client.diagnosis import ListenerKind, diagnose
 from cordwood.errors import CordwoodError, RequestError, UnavailableError
 from cordwood.protocol.api.call import Call, Failure
 from cordwood.protocol.api.codec import decode_reply, encode_call
 from cordwood.protocol.line.replies import parse_error
+from cordwood.tls import ClientTls, context_of
 
 CONTENT_TYPES = {"POST": "application/json", "PUT": "application/octet-stream"}
 ANSWER_S = 60.0  # limit for one reply; a delivery is appended and synced before its reply
@@ -23,19 +30,34 @@ R = TypeVar("R")
 class HttpClient:
     """A client of one broker; each request uses a new connection."""
 
-    def __init__(self, address: str, *, timeout_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        address: str | ListenerAddress,
+        *,
+        timeout_s: float = ANSWER_S,
+        tls: ClientTls | ssl.SSLContext | None = None,
+    ) -> None:
+        """``tls`` is used for an address with TLS; without it, the system's CAs are trusted."""
         self._address = address
         self._timeout_s = timeout_s
+        self._tls = tls
 
     def call(self, request: Call[R]) -> R:
         """Send a request and return the reply; raise the broker's error or ``UnavailableError``."""
-        with closing(connect(self._address, self._timeout_s)) as connection:
+        with closing(connect(self._address, self._timeout_s, self._tls)) as connection:
             return send(connection, request)
 
 
-def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+def connect(
+    address: str | ListenerAddress, timeout_s: float, tls: ClientTls | ssl.SSLContext | None = None
+) -> http.client.HTTPConnection:
     """Return a connection that opens on first use."""
-    return http.client.HTTPConnection(*parse_address(address), timeout=timeout_s)
+    where, is_tls = parse_http(address) if isinstance(address, str) else address
+    host, port = parse_address(where)
+    if not is_tls:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    context = context_of(ClientTls() if tls is None else tls)
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
 def send(connection: http.client.HTTPConnection, request: Call[R], data: bytes | None = None) -> R:
@@ -60,6 +82,7 @@ def exchange(
         response = connection.getresponse()
         text = response.read()
     except (OSError, http.client.HTTPException) as error:
+        _diagnose(connection, error)
         raise UnavailableError(
             f"no broker replies to HTTP at {connection.host}:{connection.port} ({error!r}); is it "
             "running with its http listener enabled?"
@@ -67,6 +90,15 @@ def exchange(
     if response.status >= 400:
         raise _refusal(response.status, _decode(connection, Failure, text))
     return text
+
+
+def _diagnose(connection: http.client.HTTPConnection, error: Exception) -> None:
+    """Raise what explains a failed exchange, if something other than HTTP is at the address."""
+    address = Address(connection.host, connection.port)
+    context = getattr(connection, "_context", None)  # of an HTTPSConnection
+    reason = error if isinstance(error, OSError) else ConnectionError(str(error))
+    if found := diagnose(reason, address, ListenerKind.HTTP, context):
+        raise found from None
 
 
 def _decode(connection: http.client.HTTPConnection, kind: type[R], text: bytes) -> R:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cordwood.address import Address, parse_address
-from cordwood.client.kafka_connection import ClientConnection, Reply
+from cordwood.client.broker_listeners import ListenerAddress, choose_listener
+from cordwood.client.kafka_connection import ClientConnection, Reply, Tls
 from cordwood.codes import Code
 from cordwood.config import MIB
 from cordwood.errors import (
@@ -144,12 +145,14 @@ class KafkaClient:
         timeout_s: float = 30.0,
         client_id: str = "cordwood",
         advice: str = _ADVICE,
+        tls: Tls = None,
     ) -> None:
-        """``advice`` ends the error of a broker that does not answer."""
+        """``advice`` ends the error of a broker that does not answer; ``tls``: connect with TLS."""
         self._address = parse_address(bootstrap)
         self._advice = advice
+        self._uses_tls = tls is not None
         self._connection = ClientConnection(
-            self._address, client_id=client_id, timeout_s=timeout_s, versions=_VERSIONS
+            self._address, client_id=client_id, timeout_s=timeout_s, versions=_VERSIONS, tls=tls
         )
 
     # --- topics ---------------------------------------------------------------------------
@@ -201,24 +204,10 @@ class KafkaClient:
             return described.configs
         raise ProtocolError("the broker did not describe its settings")
 
-    def addresses(self) -> dict[str, str]:
-        """Return the addresses of the broker's other listeners, from its settings.
-
-        A listener bound to every address is reached at the host name that this client uses.
-        """
-        shown = {config.name: config.value or "" for config in self.broker_config()}
-        listeners = ("http", "control", "ingress")
-        is_on = {listener: shown.get(listener) not in {None, "", "off"} for listener in listeners}
-        first = {
-            listener: shown[listener].split(",")[0] for listener in listeners if is_on[listener]
-        }
-        return {listener: self._reachable(address) for listener, address in first.items()}
-
-    def _reachable(self, address: str) -> str:
-        bound = parse_address(address)
-        if bound.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-            return address
-        return str(bound._replace(host=self._address.host))
+    def listener(self, name: str) -> ListenerAddress:
+        """Return where this client reaches the broker's ``http``, ``control`` or ``ingress``."""
+        settings = {config.name: config.value or "" for config in self.broker_config()}
+        return choose_listener(name, settings, self._address, uses_tls=self._uses_tls)
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Change settings, all or none; None restores the default."""

@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cordwood.client.effects import Connect, Flow, Pause, Transfer
+from cordwood.client.diagnosis import SILENCE_S
+from cordwood.client.effects import Connect, Diagnose, Flow, Pause, Transfer
 from cordwood.client.flow_methods import Runner, flow_method
 from cordwood.client.send_buffer import Message, Sendable, SendBuffer
 from cordwood.clock import SystemClock
@@ -21,6 +22,7 @@ from cordwood.errors import CordwoodError, ProtocolError, RequestError, Unavaila
 from cordwood.protocol.line.framing import Framing, Splitter, TooLong
 from cordwood.protocol.line.ingress import encode_hello, is_producer_name
 from cordwood.protocol.line.replies import Welcome, parse_ack, parse_welcome
+from cordwood.tls import ClientTls
 
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
@@ -38,7 +40,7 @@ class ProducerFlows(Runner):
         name: str | None = None,
         epoch: int | None = None,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | ssl.SSLContext | None = None,
         timeout_s: float = 30.0,
         binary: bool = False,
         batch_bytes: int = 64 * 1024,
@@ -47,6 +49,8 @@ class ProducerFlows(Runner):
         stall_timeout_s: float = 30.0,
     ) -> None:
         """Connects on the first record; ``timeout_s`` limits every call.
+
+        ``tls``: connect with TLS, by certificates (``ClientTls``) or a context of your own.
 
         ``epoch``: None accepts the one that the broker assigns. ``binary``: send frames instead of
         lines, so payloads may contain newlines. ``batch_bytes`` are collected before they are
@@ -149,15 +153,15 @@ class ProducerFlows(Runner):
                     yield from self._exchange(deadline, is_done)
                 else:
                     yield from self._connect(deadline)
-            except ssl.SSLCertVerificationError as error:  # the only OSError a retry cannot fix
-                raise UnavailableError(
-                    f"the certificate of {self._address} is not trusted: {error}"
-                ) from error
             except OSError as error:
                 self._is_connected = False
                 cause = error
+                if not self._is_opened or isinstance(error, ssl.SSLCertVerificationError):
+                    yield Diagnose(error)  # a retry changes neither a certificate nor a wrong port
             except CordwoodError as error:
                 self._is_connected = False
+                if isinstance(error, ProtocolError) and not self._is_opened:
+                    yield Diagnose(ConnectionError(str(error)))
                 if not error.retriable:
                     raise
                 cause = error
@@ -179,7 +183,10 @@ class ProducerFlows(Runner):
     def _greet(self, deadline: float) -> Flow[Welcome]:
         """Send HELLO and read the reply; reconnects send the epoch, to fence nobody by accident."""
         hello = self._framing.encode(encode_hello(self._name, self._epoch))
-        arrived = yield Transfer(hello, True, max(self._left(deadline), 0.001))
+        silence_s = SILENCE_S if not self._is_opened else self._timeout_s
+        arrived = yield Transfer(hello, True, max(min(silence_s, self._left(deadline)), 0.001))
+        if not arrived and not self._is_opened:
+            yield Diagnose(TimeoutError("no reply to HELLO"))
         self._replies.receive(arrived)
         while (reply := self._replies.next_message()) is None:
             if self._left(deadline) <= 0:

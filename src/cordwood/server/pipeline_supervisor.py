@@ -4,6 +4,9 @@ The child is ``python -m cordwood pipeline run``; this package never imports Spa
 to its stdin, so the child ends when the broker ends, however that happens. A child that cannot run
 here at all (no Spark, no Java) is not restarted; the log says once what is missing.
 
+A broker whose listeners all use TLS gives its child, in the environment, the certificate that it
+serves with, which is all the child trusts, and the paths of a client certificate and its key.
+
 The child's stderr, including Spark's output, goes to ``pipeline.log`` in the data directory. Lines
 from our own loggers are also logged here. The child's Java process holds the same pipe, so the
 pipeline has ended only when that pipe is closed.
@@ -20,15 +23,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cordwood.broker.jobs.pipeline_status import PipelineState, PipelineStatus
+from cordwood.config import BrokerConfig
 from cordwood.errors import ConfigError
 from cordwood.extras import install_command
 from cordwood.log.lifecycle.directory import PIPELINE_LOG
 from cordwood.server.rotating_file import RotatingFile
+from cordwood.tls import first_certificate
 
 logger = logging.getLogger("cordwood.server")
 
@@ -42,6 +48,52 @@ CHUNK_BYTES: Final = 64 << 10
 _OURS: Final = re.compile(rb"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) +(cordwood[.\w]*) (.+)")
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineEndpoint:
+    """The listeners for the embedded pipeline, and the variables that it connects with."""
+
+    kafka: str | None  # None: there is no suitable listener
+    problem: str = ""
+    http: str = ""  # empty: the pipeline asks the broker
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def pipeline_endpoint(
+    config: BrokerConfig, addresses: Mapping[str, Sequence[str]]
+) -> PipelineEndpoint:
+    """Choose listeners: without TLS if both Kafka and HTTP have one, else with TLS.
+
+    The child does not go by ``advertised.http``, which is for other machines.
+    """
+    http = addresses["http"][0] if "http" in addresses else ""
+    if "kafka" in addresses and (http or "http_tls" not in addresses):
+        return PipelineEndpoint(addresses["kafka"][0], http=http if config.advertised_http else "")
+    if "kafka_tls" in addresses:
+        if "http_tls" in addresses:
+            http = f"https://{addresses['http_tls'][0]}"
+        return PipelineEndpoint(
+            addresses["kafka_tls"][0], http=http, environment=_tls_variables(config)
+        )
+    if "kafka" in addresses:
+        return PipelineEndpoint(
+            None, "the HTTP listener uses TLS, so the pipeline needs --kafka-tls HOST:PORT"
+        )
+    return PipelineEndpoint(
+        None, "the pipeline needs the Kafka listener; start the broker with --kafka HOST:PORT"
+    )
+
+
+def _tls_variables(config: BrokerConfig) -> dict[str, str]:
+    """The certificate that the child trusts, and the files of the one that it shows."""
+    own = config.tls_client_cert, config.tls_client_key
+    cert, key = own if config.tls_client_cert else (config.tls_cert, config.tls_key)
+    return {
+        "CORDWOOD_TLS_PINNED": first_certificate(config.tls_cert),
+        "CORDWOOD_TLS_CLIENT_CERT": cert,
+        "CORDWOOD_TLS_CLIENT_KEY": key,
+    }
+
+
 class Supervisor:
     """Keeps one child process running."""
 
@@ -51,11 +103,13 @@ class Supervisor:
         command: Sequence[str],
         log: Path,
         *,
+        environment: Mapping[str, str] | None = None,
         restart_delays_s: Sequence[float] = RESTART_DELAYS_S,
         stop_s: float = STOP_S,
     ) -> None:
-        """Does not start the child yet."""
+        """Does not start the child yet; ``environment`` is added to this process's own."""
         self._status = status
+        self._environment = {**_without_tls(os.environ), **(environment or {})}
         self._command = command
         self._restart_delays_s = restart_delays_s
         self._stop_s = stop_s
@@ -66,20 +120,22 @@ class Supervisor:
         self._readers: list[asyncio.Task[None]] = []
 
     @classmethod
-    def embedded(cls, status: PipelineStatus, kafka: str | None, data: Path) -> Supervisor | None:
+    def embedded(
+        cls, status: PipelineStatus, endpoint: PipelineEndpoint, data: Path
+    ) -> Supervisor | None:
         """Create it for the broker's Kafka listener; if impossible, log why and return None."""
-        if kafka is None or importlib.util.find_spec("pyspark") is None:
-            detail = (
+        if endpoint.kafka is None or importlib.util.find_spec("pyspark") is None:
+            detail = endpoint.problem or (
                 f"the pipeline needs Spark: {install_command('spark')}, or start with --no-pipeline"
-                if kafka
-                else "the pipeline needs the Kafka listener; start the broker with --kafka "
-                "HOST:PORT"
             )
             status.state, status.detail = PipelineState.MISSING, detail
             logger.warning("pipeline.missing %s", detail)
             return None
         status.is_wanted = True
-        return cls(status, [sys.executable, "-m", "cordwood", *_words(kafka)], data / PIPELINE_LOG)
+        words = ["pipeline", "run", "--broker", endpoint.kafka, "--lifeline"]
+        words += ["--http", endpoint.http] if endpoint.http else []
+        command = [sys.executable, "-m", "cordwood", *words]
+        return cls(status, command, data / PIPELINE_LOG, environment=endpoint.environment)
 
     def start(self) -> None:
         """Start supervising; returns immediately."""
@@ -130,6 +186,7 @@ class Supervisor:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
+            env=self._environment,
             # Ctrl-C must reach only us; we stop the child. A process group, not a session: Linux
             # divides CPU time between sessions first, so its low-priority work would weigh as ours.
             preexec_fn=os.setpgrp,
@@ -209,5 +266,8 @@ def _pass_on(line: bytes) -> None:
         logging.getLogger(name).log(number, "%s", message)
 
 
-def _words(kafka: str) -> list[str]:
-    return ["pipeline", "run", "--broker", kafka, "--lifeline"]
+def _without_tls(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out how a user's commands connect: the child connects as it is told."""
+    return {
+        name: value for name, value in environment.items() if not name.startswith("CORDWOOD_TLS")
+    }

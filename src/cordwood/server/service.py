@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cordwood.address import parse_address
 from cordwood.broker.broker import Broker
+from cordwood.client.broker_listeners import parse_http
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig
 from cordwood.decide.web import AllowedHosts
@@ -29,7 +30,7 @@ from cordwood.server.http_routes import Router
 from cordwood.server.ingress_listener import IngressListener
 from cordwood.server.kafka_listener import KafkaListener
 from cordwood.server.listeners import Server
-from cordwood.server.pipeline_supervisor import Supervisor
+from cordwood.server.pipeline_supervisor import Supervisor, pipeline_endpoint
 from cordwood.server.process_memory import keep_freed_memory
 from cordwood.server.service_manager import ServiceManager
 
@@ -101,6 +102,9 @@ def broker_names(config: BrokerConfig) -> Iterator[str]:
     for address in f"{config.http},{config.http_tls},{config.advertised_kafka}".split(","):
         if address.strip() not in {"", "off"}:
             yield parse_address(address, setting="http").host
+    if config.advertised_http:
+        advertised = parse_http(config.advertised_http, setting="advertised.http")
+        yield parse_address(advertised.address).host
 
 
 def run_service(config: BrokerConfig, on_ready: Callable[[dict[str, list[str]]], None]) -> None:
@@ -144,8 +148,8 @@ def _start_pipeline(config: BrokerConfig, service: Service) -> Supervisor | None
     """Start the pipeline after READY: a broker never waits for Spark."""
     if config.pipeline == "off" or service.broker is None:
         return None
-    kafka = service.addresses.get("kafka", [None])[0]
-    supervisor = Supervisor.embedded(service.broker.pipeline, kafka, Path(config.data))
+    endpoint = pipeline_endpoint(config, service.addresses)
+    supervisor = Supervisor.embedded(service.broker.pipeline, endpoint, Path(config.data))
     if supervisor is not None:
         supervisor.start()
     return supervisor

@@ -21,6 +21,12 @@ _REMEDY: Final = "unset it, or see docs/settings.md for the names"
 OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "CORDWOOD_ARCHIVE": "Where bundles are: `--dest` of the `archive` commands.",
     "CORDWOOD_BROKER": "The broker's Kafka address: `--broker` of every command that connects.",
+    "CORDWOOD_TLS": "Connect with TLS: `--tls` and `--no-tls` of every command that connects.",
+    "CORDWOOD_TLS_CA": (
+        "The CAs to trust: `--tls-ca` of every command that connects. The variables of "
+        "`tls.client.cert` and `tls.client.key` are also those of `--tls-cert` and `--tls-key`."
+    ),
+    "CORDWOOD_TLS_PINNED": "Set by a broker for its embedded pipeline: its own certificate.",
     "CORDWOOD_MASTER": "The Spark master: `--master` of every command that runs on Spark.",
     "CORDWOOD_SPARK_CONF": "Spark settings: `--conf` of every command that runs on Spark.",
     "CORDWOOD_KAFKA_JARS": "The directory of Kafka's jars, for the tests and benchmarks with them.",
@@ -37,6 +43,11 @@ _SERVICE_LINK: Final = re.compile(
 def environment_name(name: str) -> str:
     """``segment.bytes`` → ``CORDWOOD_SEGMENT_BYTES``."""
     return PREFIX + name.replace(".", "_").upper()
+
+
+def flag_name(name: str) -> str:
+    """``segment.bytes`` → ``--segment-bytes``."""
+    return "--" + name.replace(".", "-")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

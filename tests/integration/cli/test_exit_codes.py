@@ -15,50 +15,9 @@ from cordwood.cli.app import app
 from cordwood.cli.options.arguments import DEFAULT_BROKER
 from cordwood.client.kafka import KafkaClient
 from cordwood.testing import Broker
+from support.command_lines import ASKING
 
 NOBODY = "127.0.0.1:1"
-ASKING = [  # one line for every command that contacts a broker, in the order of --help
-    "topic create t",
-    "topic list",
-    "topic describe t",
-    "topic alter t -c retention.ms=1",
-    "topic delete t --yes",
-    "topic accept-loss t 0 --yes",
-    "produce t input",
-    "consume t",
-    "tail t",
-    "cat t",
-    "group list",
-    "group describe g",
-    "group seek g --to start",
-    "group delete g --yes",
-    "reader list",
-    "reader register t r",
-    "reader reset t r 0",
-    "reader drain r",
-    "reader remove t r --yes",
-    "route set a t",
-    "route list",
-    "route remove a",
-    "pipeline status",
-    "pipeline deliveries",
-    "pipeline discard q --yes",
-    "segment scrub t",
-    "segment accept-damage t 0 0 --yes",
-    "check",
-    "compact t",
-    "dlq ls",
-    "dlq sample",
-    "dlq replay",
-    "dlq replays",
-    "audit",
-    "table t --out out",
-    "sql 'select 1'",
-    "archive create t",
-    "archive ls",
-    "archive verify",
-    "archive restore t --to u",
-]
 PATIENT = {"pipeline run", "bench"}  # the first waits for a broker, the second starts its own
 
 
@@ -167,7 +126,10 @@ def test_a_group_that_was_only_asked_for_is_not_made(cordwood, broker):
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", ":9092"])
 def test_an_address_that_is_none_is_wrong_usage(cordwood, address):
     """An invalid address gives exit code 2 and the expected format, by option or environment."""
-    for line, environment in ((f"topic list -b {address}", DEFAULT_BROKER), ("check", address)):
+    for line, environment in (
+        (f"topic list -b {address}", str(DEFAULT_BROKER)),
+        ("check", address),
+    ):
         code, output = cordwood(line, environment)
         assert code == 2
         assert "write HOST:PORT" in output

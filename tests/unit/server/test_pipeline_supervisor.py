@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import logging
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from cordwood.broker.jobs.pipeline_status import PipelineState, PipelineStatus
+from cordwood.config import BrokerConfig
 from cordwood.lab.scenarios.processes import is_alive
-from cordwood.server.pipeline_supervisor import Supervisor
+from cordwood.server.certs import write_lab_certificates
+from cordwood.server.pipeline_supervisor import PipelineEndpoint, Supervisor, pipeline_endpoint
 from cordwood.server.service import new_event_loop
 
 WAIT_S = 30
@@ -207,7 +211,8 @@ def test_a_missing_part_is_reported_once_with_its_remedy(kafka, tmp_path, monkey
     """If Spark or the Kafka listener is missing, the broker logs once how to fix it and serves."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     status = WatchedStatus()
-    assert Supervisor.embedded(status, kafka, tmp_path) is None
+    endpoint = pipeline_endpoint(BrokerConfig(), {"kafka": [kafka]} if kafka else {})
+    assert Supervisor.embedded(status, endpoint, tmp_path) is None
     assert status.state is PipelineState.MISSING
     (output,) = caplog.messages
     assert ('pip install "cordwood[spark]"' if kafka else "--kafka") in output
@@ -217,7 +222,64 @@ async def test_a_pipeline_that_can_run_is_wanted_until_it_is_stopped(tmp_path, m
     """A pipeline that can run is marked as wanted until it is stopped, for the alert to compare."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     status = WatchedStatus()
-    supervisor = Supervisor.embedded(status, "127.0.0.1:9092", tmp_path)
+    supervisor = Supervisor.embedded(status, PipelineEndpoint("127.0.0.1:9092"), tmp_path)
     assert status.is_wanted
     await supervisor.stop()
     assert not status.is_wanted
+
+
+PLAIN = {"kafka": ["127.0.0.1:1"], "http": ["127.0.0.1:2"]}
+WITH_TLS = {"kafka_tls": ["127.0.0.1:3"], "http_tls": ["127.0.0.1:4"]}
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The TLS settings of a broker."""
+    write_lab_certificates(tmp_path, ["broker.example"], 1, replace=False)
+    files = {"tls_cert": str(tmp_path / "server.pem"), "tls_key": str(tmp_path / "server.key")}
+    return BrokerConfig(**files)
+
+
+def test_listeners_without_tls_are_preferred_by_the_child(served):
+    """On one machine TLS protects nothing; the child asks the broker for its HTTP address."""
+    assert pipeline_endpoint(served, {**PLAIN, **WITH_TLS}) == PipelineEndpoint("127.0.0.1:1")
+
+
+def test_child_of_a_broker_with_only_tls_trusts_exactly_its_certificate(served):
+    """The certificate is told as text, so a renewed file does not lock a restarted child out."""
+    endpoint = pipeline_endpoint(served, WITH_TLS)
+    assert (endpoint.kafka, endpoint.http) == ("127.0.0.1:3", "https://127.0.0.1:4")
+    assert endpoint.environment["CORDWOOD_TLS_PINNED"] == Path(served.tls_cert).read_text()
+    assert endpoint.environment["CORDWOOD_TLS_CLIENT_CERT"] == served.tls_cert
+    own = dataclasses.replace(served, tls_client_cert="c.pem", tls_client_key="c.key")
+    told = pipeline_endpoint(own, WITH_TLS).environment
+    assert told["CORDWOOD_TLS_CLIENT_CERT"] == "c.pem"
+    assert told["CORDWOOD_TLS_CLIENT_KEY"] == "c.key"
+
+
+def test_child_does_not_go_by_the_address_for_other_machines(served):
+    """With advertised.http the child is told the listener's own address."""
+    config = dataclasses.replace(served, advertised_http="https://api.example:443")
+    assert pipeline_endpoint(config, PLAIN).http == "127.0.0.1:2"
+
+
+def test_listeners_that_do_not_fit_each_other_are_said(served):
+    """A Kafka listener without TLS and an HTTP listener with TLS need one more."""
+    mixed = {"kafka": ["127.0.0.1:1"], "http_tls": ["127.0.0.1:4"]}
+    assert "--kafka-tls" in pipeline_endpoint(served, mixed).problem
+
+
+async def test_child_connects_as_it_is_told_and_not_as_its_users_do(log, monkeypatch):
+    """The TLS variables of a shell are for commands; the child gets those of its broker."""
+    monkeypatch.setenv("CORDWOOD_TLS_CA", "users.pem")
+    shows = (
+        "import json, os; print(json.dumps({'tls': {name: value for name, value in "
+        "os.environ.items() if name.startswith('CORDWOOD_TLS')}}), flush=True);"
+    )
+    status = WatchedStatus()
+    told = {"CORDWOOD_TLS_PINNED": "pem"}
+    supervisor = Supervisor(status, child(shows + READS), log, environment=told)
+    supervisor.start()
+    await status.until(lambda: "tls" in status.jobs)
+    assert status.jobs["tls"] == told
+    await supervisor.stop()

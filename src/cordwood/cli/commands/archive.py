@@ -16,6 +16,7 @@ from cordwood.cli.options.arguments import (
     some_bytes,
 )
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.options.tls import BrokerTarget
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, format_time, show
 from cordwood.errors import CorruptionError
@@ -94,7 +95,7 @@ def create(
         parquet=parquet,
     )
     warnings: list[str] = []
-    with broker_context(broker) as api:
+    with broker_context(broker, master=master) as api:
         storage = _storage(dest, broker)
         if dest is None and not StagingTarget.of(api).is_reachable():
             raise ConfigError(
@@ -210,7 +211,7 @@ def restore(
         )
     at_ms = None if at is None else parse_time(at.removeprefix("@"))
     with (
-        broker_context(broker) as api,
+        broker_context(broker, master=master) as api,
         spark_session("restore", master, conf) as spark,
         progress(f"restoring {topic}", unit="bytes", quiet=quiet) as bar,
     ):
@@ -233,7 +234,7 @@ def restore(
     typer.echo(f"{plural(restored.records, 'record')} restored to {restored.topic}", err=True)
 
 
-def _storage(dest: str | None, broker: str) -> Storage:
+def _storage(dest: str | None, broker: BrokerTarget) -> Storage:
     """Open the given location, or the broker's own archive directory."""
     from pathlib import Path
 
@@ -246,7 +247,7 @@ def _storage(dest: str | None, broker: str) -> Storage:
         return open_storage(str(Path(api.status().data) / "archive"))
 
 
-def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
+def _verified(broker: BrokerTarget, topic_archive: Any) -> dict[str, str]:
     """Map bundles to yes or no; empty if no broker is reachable or knows this archive."""
     from cordwood.errors import UnavailableError
 
@@ -262,7 +263,9 @@ def _verified(broker: str, topic_archive: Any) -> dict[str, str]:
     }
 
 
-def _compare_with_broker(broker: str, topic_archive: Any, entries: list[Entry]) -> list[Any]:
+def _compare_with_broker(
+    broker: BrokerTarget, topic_archive: Any, entries: list[Entry]
+) -> list[Any]:
     """Compare with the broker: the chain alone cannot show that its last entries are missing."""
     from cordwood.decide.archive import check_known
 
@@ -270,7 +273,7 @@ def _compare_with_broker(broker: str, topic_archive: Any, entries: list[Entry]) 
     return check_known(entries, topic_archive.known_links(state)) if state else []
 
 
-def _known_to_broker(broker: str, topic_archive: Any) -> ArchivedTopic | None:
+def _known_to_broker(broker: BrokerTarget, topic_archive: Any) -> ArchivedTopic | None:
     """Return the broker's record of this archive; None if its topic was deleted or replaced."""
     from cordwood.cli.options.spark_options import broker_context
     from cordwood.decide.archive import topic_archive_name

@@ -60,7 +60,7 @@ def audit(
             f"{window!r} is not a time window; use for example 1 hour or 7 days",
             param_hint="--window",
         )
-    with broker_context(broker) as api:
+    with broker_context(broker, master=master) as api:
         wanted = topics or sorted(api.partition_counts())
         with spark_session("audit", master, conf) as spark:
             partitions = audit_topics(spark, api, wanted)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cordwood.cli.commands.produce import Compression
-from cordwood.cli.options.arguments import FormatOption, confirm, some_bytes
+from cordwood.cli.options.arguments import FormatOption, confirm, parse_broker, some_bytes
+from cordwood.cli.options.tls import BrokerTarget, with_tls
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
@@ -55,7 +56,7 @@ class Durability(StrEnum):
 class BenchTarget(NamedTuple):
     """The broker to measure; ``home`` is the directory of a temporary one."""
 
-    kafka: str
+    broker: BrokerTarget
     home: Path | None
 
 
@@ -90,10 +91,12 @@ def bench(
         ),
     ] = None,
     broker: Annotated[
-        str | None,
+        BrokerTarget | None,
         typer.Option(
             "-b",
             "--broker",
+            parser=parse_broker,
+            callback=with_tls,
             help="Measure this broker, in topics that are deleted afterwards. [default: a "
             "temporary broker]",
             metavar="HOST:PORT",
@@ -122,6 +125,7 @@ def bench(
         acks={Acks.ALL: -1, Acks.ONE: 1, Acks.NONE: 0}[acks],
         codec=Codec[codec.name],
         clients=clients,
+        tls=broker.tls if broker else None,
     )
     with _target(broker, data, durability.value) as target:
         typer.echo(_about(target, load, acks.value, codec.value), err=True)
@@ -130,7 +134,9 @@ def bench(
 
 
 @contextmanager
-def _target(broker: str | None, data: Path | None, durability: str) -> Iterator[BenchTarget]:
+def _target(
+    broker: BrokerTarget | None, data: Path | None, durability: str
+) -> Iterator[BenchTarget]:
     """Yield the given broker, or a temporary one in a directory that is removed afterwards."""
     if broker is not None:
         yield BenchTarget(broker, None)
@@ -141,7 +147,7 @@ def _target(broker: str | None, data: Path | None, durability: str) -> Iterator[
     try:
         child = Child(home / "data", {"durability": durability})
         try:
-            yield BenchTarget(child.addresses["kafka"], home)
+            yield BenchTarget(BrokerTarget(child.addresses["kafka"]), home)
         finally:
             child.stop()
     finally:
@@ -150,10 +156,10 @@ def _target(broker: str | None, data: Path | None, durability: str) -> Iterator[
 
 def _about(target: BenchTarget, load: Load, acks: str, codec: str) -> str:
     """Describe what is measured, so that the results can be judged."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
-    where = target.kafka if target.home is None else f"a temporary broker in {target.home}"
-    with KafkaClient(target.kafka) as client:
+    where = target.broker if target.home is None else f"a temporary broker in {target.home}"
+    with kafka_client(target.broker) as client:
         settings = {setting.name: setting.value for setting in client.broker_config()}
     return (
         f"{where}; {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
@@ -208,7 +214,7 @@ class _BenchRun:
 
     def _watched(self, what: str, topic: str, work: Callable[..., Results]) -> Results:
         with progress(what, total=self._load.records, quiet=self._quiet) as bar:
-            return work(self._target.kafka, topic, self._load, bar.advance)
+            return work(self._target.broker.address, topic, self._load, bar.advance)
 
     def _latency(self) -> Iterator[Results]:
         from cordwood.lab.loadtest.single import latency
@@ -218,14 +224,14 @@ class _BenchRun:
             self._topic(1) as topic,
             progress("latency", total=load.records, quiet=self._quiet) as bar,
         ):
-            yield from latency(self._target.kafka, topic, load, bar.advance)
+            yield from latency(self._target.broker.address, topic, load, bar.advance)
 
     def _lines(self) -> Results:
         from cordwood.cli.options.connect import listener_address
         from cordwood.lab.loadtest.lines import push
 
         ingress, control = (
-            listener_address(self._target.kafka, at) for at in ("ingress", "control")
+            listener_address(self._target.broker, at) for at in ("ingress", "control")
         )
         with progress("lines", total=self._load.records, quiet=self._quiet) as bar:
             return push(ingress, control, self._load, bar.advance)
@@ -235,10 +241,10 @@ class _BenchRun:
         """Create a topic and delete it afterwards."""
         from uuid import uuid4
 
-        from cordwood.client.kafka import KafkaClient
+        from cordwood.cli.options.connect import kafka_client
 
         name = f"cordwood-bench-{uuid4().hex[:12]}"
-        with KafkaClient(self._target.kafka) as client:
+        with kafka_client(self._target.broker) as client:
             client.create_topic(name, partitions, {})
             try:
                 yield name

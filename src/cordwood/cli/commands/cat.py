@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from cordwood.cli.options.arguments import DEFAULT_BROKER, BrokerOption, TopicArgument
+from cordwood.cli.options.tls import BrokerTarget
 from cordwood.errors import CorruptBatch, CorruptionError, UnknownTopic
 from cordwood.model import TopicPartition
 
@@ -59,17 +60,21 @@ class _Part(NamedTuple):
     label: int | None
 
 
-def _parts(topic: str, only: int | None, data: Path | None, broker: str) -> Iterator[_Part]:
+def _parts(
+    topic: str, only: int | None, data: Path | None, broker: BrokerTarget
+) -> Iterator[_Part]:
     """Yield the batches of one partition, or of each in turn."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
+    from cordwood.pipeline.runtime.tls_options import encode_tls
     from cordwood.pipeline.source.log_access import open_log
     from cordwood.pipeline.source.offsets import Range
     from cordwood.pipeline.source.options import COMMITTED, parse_options
 
     if data is None:
-        with KafkaClient(broker) as client:
+        with kafka_client(broker) as client:
             client.partitions(topic)  # fails early without a broker or topic
-    where = {"path": str(data)} if data else {"kafka.bootstrap.servers": broker}
+    servers = {"kafka.bootstrap.servers": broker.address, **encode_tls(broker.tls)}
+    where = {"path": str(data)} if data else servers
     options = parse_options({**COMMITTED, "subscribe": topic, **where}, streaming=False)
     with open_log(options) as log:
         numbers = sorted(log.topics().get(topic, ()))

@@ -65,7 +65,7 @@ def compact(
     from cordwood.pipeline.compact import ANSWER_S, PassLimits, on_spark, run_due
     from cordwood.pipeline.runtime.session import parallelism
 
-    with broker_context(broker, answer_s=ANSWER_S) as api:
+    with broker_context(broker, master=master, answer_s=ANSWER_S) as api:
         if explain:
             show([plan_row(row) for row in _partitions(api, topic)], form)
             return

@@ -77,11 +77,11 @@ def consume(
     Formats: %t topic, %p partition, %o offset, %k key, %v value, %h headers, %T time in ms,
     %d time as ISO 8601, %K %V sizes; %v{hex}, %v{base64}.
     """
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
     encode = encode_json if as_json else compile_format(form)
     first, last = parse_span(offset)
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         wanted = [tp for topic in topics for tp in _partitions(client, topic, partition)]
         positions = _starts(client, wanted, first, group)
         ends = _ends(client, wanted, last, exit_at_end=exit_at_end)

@@ -16,6 +16,7 @@ from cordwood.cli.options.arguments import (
     complete_topics,
 )
 from cordwood.cli.options.spark_options import ConfOption, MasterOption
+from cordwood.cli.options.tls import BrokerTarget
 from cordwood.cli.output.progress import QuietOption, progress
 from cordwood.cli.output.row_printer import Format, format_time, show
 from cordwood.decide.deadletters import Cause, group_of, parse_cause
@@ -143,7 +144,7 @@ def replay(
     from cordwood.pipeline.runtime.job_labels import labelled
 
     most = _parse_rate(rate)
-    with broker_context(broker) as api:
+    with broker_context(broker, master=master) as api:
         status = api.status()
         job = Replay(
             topic=topic or status.dead_letter_topic,
@@ -191,18 +192,19 @@ def _show_preview(frame: Any, job: Any, form: Format) -> None:
     typer.echo(f"dry run: {plural(total, 'letter')} would be sent to {job.to}", err=True)
 
 
-def _letters(broker: str, topic: str | None) -> Iterator[tuple[TopicPartition, Record, Cause]]:
+def _letters(
+    broker: BrokerTarget, topic: str | None
+) -> Iterator[tuple[TopicPartition, Record, Cause]]:
     """Yield every dead letter from the first to the last that exist now; read without Spark."""
     from cordwood.batch.header import parse_headers
     from cordwood.batch.records import decode_committed
-    from cordwood.client.kafka import EARLIEST, LATEST, KafkaClient
+    from cordwood.cli.options.connect import http_client, kafka_client
+    from cordwood.client.kafka import EARLIEST, LATEST
 
     wanted = topic
     if wanted is None:
-        from cordwood.cli.options.connect import http_client
-
         wanted = http_client(broker).call(GetBrokerStatus()).dead_letter_topic
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         if topic is None and wanted not in {each.name for each in client.topics()}:
             return  # the topic is created with the first dead letter: there are none
         for tp in client.partitions(wanted):

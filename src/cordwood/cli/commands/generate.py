@@ -86,7 +86,7 @@ def sysusers(data: DataOption = "/var/lib/cordwood") -> None:
 
 
 @app.command()
-def compose(http: HttpOption = DEFAULT_HTTP, kafka: KafkaOption = DEFAULT_BROKER) -> None:
+def compose(http: HttpOption = DEFAULT_HTTP, kafka: KafkaOption = DEFAULT_BROKER.address) -> None:
     """Print a Compose file: a broker, Prometheus and Grafana."""
     _print("compose.yml", HTTP=http, KAFKA=kafka)
 

@@ -28,9 +28,9 @@ Group = Annotated[str, typer.Argument(help="The group's name.")]
 @app.command("list")
 def list_groups(broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE) -> None:
     """List every group and its state."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         rows = [{"group": group.group_id, "state": group.state} for group in client.groups()]
     show(rows, form, empty="no groups yet; `cordwood consume TOPIC -g GROUP` creates one")
 
@@ -40,9 +40,10 @@ def describe(
     group: Group, broker: BrokerOption = DEFAULT_BROKER, form: FormatOption = Format.TABLE
 ) -> None:
     """Show a group's cursors and lag, per partition."""
-    from cordwood.client.kafka import LATEST, KafkaClient
+    from cordwood.cli.options.connect import kafka_client
+    from cordwood.client.kafka import LATEST
 
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         described = client.describe_group(group)
         rows = []
         for cursor in client.committed(group):
@@ -81,11 +82,11 @@ def seek(
     An offset before the log start or past the end becomes the nearest valid one, as with Kafka's
     own tool.
     """
+    from cordwood.cli.options.connect import kafka_client
     from cordwood.cli.options.offset_spec import clamp_place, find_place, parse_place
-    from cordwood.client.kafka import KafkaClient
 
     place = parse_place(to)
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         now = {cursor.partition: cursor.offset for cursor in client.committed(group)}
         wanted = [tp for tp in now if not topic or tp.topic in topic]
         wanted += [tp for name in topic or [] for tp in client.partitions(name) if tp not in now]
@@ -116,9 +117,9 @@ def delete(
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Delete a group and its cursors."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
     confirm(f"Delete group {group} and its committed offsets?", yes=yes)
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         client.delete_group(group)
     typer.echo(f"deleted group {group} and its committed offsets", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -39,6 +40,15 @@ def run(
         str,
         typer.Option(help="Which jobs to run, comma separated. [default: all]", metavar="NAMES"),
     ] = "",
+    http: Annotated[
+        str,
+        typer.Option(
+            help="The broker's HTTP address, HOST:PORT or https://HOST:PORT. [default: asked of "
+            "the broker]",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = "",
     lifeline: Annotated[
         bool, typer.Option("--lifeline", help="Exit when stdin is closed; for supervisors.")
     ] = False,
@@ -51,8 +61,7 @@ def run(
     import logging
     from contextlib import nullcontext
 
-    from cordwood.cli.options.spark_options import ungreeted
-    from cordwood.pipeline.runtime.broker_api import BrokerAddress
+    from cordwood.cli.options.spark_options import job_address, ungreeted
     from cordwood.pipeline.runtime.runner import (
         SETTINGS,
         STARTING,
@@ -75,7 +84,8 @@ def run(
     settings = {**SETTINGS, **({} if remote else STARTING), **parse_settings(conf or [])}
     with nullcontext() if lifeline else ungreeted():  # a supervisor keeps all output
         spark = open_session("cordwood pipeline", master=master, conf=settings, remote=remote)
-    run_pipeline(Context(spark, BrokerAddress(broker)), wanted)
+    where = job_address(broker, remote or master)
+    run_pipeline(Context(spark, replace(where, http=http or None)), wanted)
 
 
 @app.command()

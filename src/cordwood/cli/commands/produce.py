@@ -112,7 +112,7 @@ def produce(
     Copy a topic: cordwood consume FROM -e -J | cordwood produce TO -J
     """
     from cordwood.batch.records import encode_batch
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
     if as_json and (key is not None or separator is not None or null):
         raise typer.BadParameter("-J takes key and value from the JSON; leave out -k, -K and -Z")
@@ -121,7 +121,7 @@ def produce(
     typed = not files and sys.stdin.isatty()
     size_bytes = _size(files)
     with (
-        KafkaClient(broker) as client,
+        kafka_client(broker) as client,
         progress(f"to {topic}", total=size_bytes, unit="bytes", quiet=quiet or typed) as bar,
     ):
         count = _partition_count(client, topic)

@@ -19,6 +19,7 @@ from cordwood.cli.options.arguments import (
     complete_topics,
     confirm,
 )
+from cordwood.cli.options.tls import BrokerTarget
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
 from cordwood.protocol.api.readers import ChangeReader, DrainReader, ListReaders
@@ -39,11 +40,10 @@ def list_readers(
     form: FormatOption = Format.TABLE,
 ) -> None:
     """List every registered reader: its cursor, its lag and the bytes it retains."""
-    from cordwood.cli.options.connect import http_client
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import http_client, kafka_client
 
     if topic:
-        with KafkaClient(broker) as client:
+        with kafka_client(broker) as client:
             client.topics([topic])  # a topic without readers has no rows; a missing one is an error
     rows = [asdict(row) for row in http_client(broker).call(ListReaders(topic)).readers]
     show(rows, form, empty="no readers yet; add one with `cordwood reader register TOPIC READER`")
@@ -128,7 +128,7 @@ def remove(
     typer.echo(f"removed reader {reader} from {topic}", err=True)
 
 
-def _change(broker: str, change: ChangeReader) -> None:
+def _change(broker: BrokerTarget, change: ChangeReader) -> None:
     from cordwood.cli.options.connect import http_client
 
     http_client(broker).call(change)

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -40,7 +41,9 @@ def _value_name(field_name: str, kind: str, row: Row) -> str:
         **dict.fromkeys(("kafka", "ingress", "control", "http"), ADDRESSES),
         **dict.fromkeys(("kafka_tls", "ingress_tls", "control_tls", "http_tls"), ADDRESSES),
         **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
+        **dict.fromkeys(("tls_client_cert", "tls_client_key"), "FILE"),
         "advertised_kafka": "HOST:PORT",
+        "advertised_http": "ADDRESS",
         "http_allowed_hosts": "HOST,...",
     }
     kinds = {"int": "N", "float": "NUMBER", "bool": "true|false"}
@@ -106,7 +109,7 @@ def serve(
     _start_logging(log_level)
     from cordwood.server.service import run_service
 
-    run_service(loaded, on_ready=_announce)
+    run_service(loaded, on_ready=partial(_announce, advertised=loaded.advertised_http))
 
 
 def _start_logging(level: str) -> None:
@@ -123,9 +126,11 @@ def _start_logging(level: str) -> None:
     )
 
 
-def _announce(addresses: dict[str, list[str]]) -> None:
+def _announce(addresses: dict[str, list[str]], *, advertised: str = "") -> None:
     """Print a banner for people on stderr, and one line for programs on stdout."""
     first = {name: bound[0] for name, bound in addresses.items()}
+    if advertised:
+        first["advertised_http"] = advertised
     print(_banner(first), file=sys.stderr)
     print("READY " + json.dumps(first), flush=True)
 
@@ -147,5 +152,6 @@ def _banner(first: dict[str, str]) -> str:
         lines.append(f"  control  {first['control']:<22} echo GET_ACK | nc -N {nc}")
     if "http" in first:
         lines.append(f"  http     {first['http']:<22} curl http://{first['http']}/metrics")
-    lines += [f"  {name:<8} {address}" for name, address in first.items() if name.endswith("_tls")]
+    others = {"advertised_http", *(name for name in first if name.endswith("_tls"))}
+    lines += [f"  {name:<8} {address}" for name, address in first.items() if name in others]
     return "\n".join(lines)

@@ -50,7 +50,7 @@ def sql(
     from cordwood.cli.options.spark_options import broker_context, spark_session
     from cordwood.pipeline.sql import TopicViews
 
-    with broker_context(broker) as api:
+    with broker_context(broker, master=master) as api:
         api.status()  # reports an unreachable broker before Spark starts
         with spark_session("sql", master, conf) as spark:
             shell = SqlPrompt(TopicViews(spark, api), spark, mode)

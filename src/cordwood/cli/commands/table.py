@@ -65,7 +65,7 @@ def table(
         if as_of is not None and not is_offset
         else None,
     )
-    with broker_context(broker) as api:
+    with broker_context(broker, master=master) as api:
         api.topic(topic)  # reports a missing topic before Spark starts
         with (
             spark_session("table", master, conf) as spark,

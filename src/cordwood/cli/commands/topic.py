@@ -17,6 +17,7 @@ from cordwood.cli.options.arguments import (
     confirm,
     parse_settings,
 )
+from cordwood.cli.options.tls import BrokerTarget
 from cordwood.cli.output.held_text import held_text
 from cordwood.cli.output.row_printer import Format, show
 from cordwood.plural import plural
@@ -52,9 +53,9 @@ def create(
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Create a topic."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         client.create_topic(topic, partitions, parse_settings(config or []))
     with_settings = f", {', '.join(config)}" if config else ""
     typer.echo(f"created topic {topic}: {plural(partitions, 'partition')}{with_settings}", err=True)
@@ -147,13 +148,13 @@ def alter(
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Change settings (all or none), or add partitions."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
     changes: dict[str, str | None] = {**parse_settings(config or [])}
     changes |= dict.fromkeys(unset or [])
     if not changes and partitions is None:
         raise typer.BadParameter("nothing to change; use --config, --unset or --partitions")
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         if changes:
             client.alter_topic(topic, changes)
         if partitions is not None:
@@ -171,10 +172,10 @@ def delete(
     broker: BrokerOption = DEFAULT_BROKER,
 ) -> None:
     """Delete a topic, its records and all of its metadata."""
-    from cordwood.client.kafka import KafkaClient
+    from cordwood.cli.options.connect import kafka_client
 
     confirm(f"Delete topic {topic} and all its records?", yes=yes)
-    with KafkaClient(broker) as client:
+    with kafka_client(broker) as client:
         client.delete_topic(topic)
     typer.echo(f"deleted topic {topic} and its records", err=True)
 
@@ -198,13 +199,13 @@ def accept_loss(
     )
 
 
-def _topics(broker: str, name: str | None = None) -> tuple[TopicDetail, ...]:
+def _topics(broker: BrokerTarget, name: str | None = None) -> tuple[TopicDetail, ...]:
     from cordwood.cli.options.connect import http_client
 
     return http_client(broker).call(ListTopics(name)).topics
 
 
-def _cleaning(broker: str, topic: TopicDetail) -> dict[int, dict[str, Any]]:
+def _cleaning(broker: BrokerTarget, topic: TopicDetail) -> dict[int, dict[str, Any]]:
     """Return the compaction state per partition; empty for a topic that is not compacted."""
     if "compact" not in topic.config.get("cleanup.policy", ""):
         return {}
@@ -215,13 +216,13 @@ def _cleaning(broker: str, topic: TopicDetail) -> dict[int, dict[str, Any]]:
     return {row.partition: plan_row(row) for row in rows}
 
 
-def _held(broker: str, topic: str) -> tuple[HeldSegments, ...]:
+def _held(broker: BrokerTarget, topic: str) -> tuple[HeldSegments, ...]:
     from cordwood.cli.options.connect import http_client
 
     return http_client(broker).call(ListHeld(topic)).held
 
 
-def _why_not_compacting(broker: str) -> str:
+def _why_not_compacting(broker: BrokerTarget) -> str:
     from cordwood.cli.options.connect import http_client
 
     return http_client(broker).call(GetPipeline()).not_compacting

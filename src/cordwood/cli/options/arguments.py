@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.options.tls import BrokerTarget, with_tls
 from cordwood.cli.output.row_printer import Format
 from cordwood.errors import CordwoodError, RequestError
 
 COMPLETION_S = 1.0  # a user does not wait longer for a completion
-DEFAULT_BROKER = "127.0.0.1:9092"
+DEFAULT_BROKER = BrokerTarget("127.0.0.1:9092")
 
 
 def check_address(text: str) -> str:
@@ -26,13 +27,18 @@ def check_address(text: str) -> str:
     return text
 
 
+def parse_broker(text: str | BrokerTarget) -> BrokerTarget:
+    """Parse the value of ``--broker``; its TLS options are added later, by ``with_tls``."""
+    return BrokerTarget(check_address(str(text)))
+
+
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the matching topics of the given broker; none if it does not reply."""
     from cordwood.client.kafka import KafkaClient
 
-    address = ctx.params.get("broker", DEFAULT_BROKER)
+    broker = ctx.params.get("broker") or DEFAULT_BROKER
     try:
-        with KafkaClient(address, timeout_s=COMPLETION_S) as client:
+        with KafkaClient(broker.address, timeout_s=COMPLETION_S, tls=broker.tls) as client:
             names = [topic.name or "" for topic in client.topics()]
     except CordwoodError:
         return []
@@ -40,11 +46,12 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 BrokerOption = Annotated[
-    str,
+    BrokerTarget,
     typer.Option(
         "--broker",
         "-b",
-        callback=check_address,
+        parser=parse_broker,
+        callback=with_tls,
         envvar="CORDWOOD_BROKER",
         help="The broker's Kafka address.",
         metavar="HOST:PORT",

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cordwood.cli.options.arguments import parse_settings
+from cordwood.cli.options.tls import BrokerTarget
 from cordwood.cli.output.progress import progress
 from cordwood.errors import CordwoodError, UnavailableError
 
 if TYPE_CHECKING:
-    from cordwood.pipeline.runtime.broker_api import BrokerApi
+    from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
 
 RESTART_S = 10  # a restarting broker is back by then
 ENDING_S = 10  # a Java process that closed its connection has exited by then
@@ -45,16 +46,33 @@ ConfOption = Annotated[
 ]
 
 
+def job_address(broker: BrokerTarget, master: str | None) -> BrokerAddress:
+    """Return the broker's address for jobs on a Spark master, or embedded.
+
+    On a cluster, certificates and keys travel as text: its machines may not have the files. On this
+    machine they stay in the files, which are read again when they change.
+    """
+    from cordwood.pipeline.runtime.broker_api import BrokerAddress
+    from cordwood.pipeline.runtime.session import is_local
+
+    tls = broker.tls
+    if tls is not None and master is not None and not is_local(master):
+        tls = tls.inlined()
+    return BrokerAddress(broker.address, tls=tls)
+
+
 @contextmanager
-def broker_context(broker: str, *, answer_s: float = 60) -> Iterator[BrokerApi]:
+def broker_context(
+    broker: BrokerTarget, *, master: str | None = None, answer_s: float = 60
+) -> Iterator[BrokerApi]:
     """Connect to the JSON API. The broker must be up now; later, restarts are waited for."""
     from contextlib import closing
 
     from cordwood.cli.options.connect import listener_address
-    from cordwood.pipeline.runtime.broker_api import BrokerAddress, BrokerApi
+    from cordwood.pipeline.runtime.broker_api import BrokerApi
 
     listener_address(broker, "http")
-    where = BrokerAddress(broker)
+    where = job_address(broker, master)
     with closing(BrokerApi(where, timeout_s=RESTART_S, answer_s=answer_s)) as api:
         yield api
 

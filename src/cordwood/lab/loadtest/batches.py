@@ -27,7 +27,7 @@ def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
     def fill(partition: int, share: int) -> list[float]:
         waits = []
         tp = TopicPartition(topic, partition)
-        with KafkaClient(kafka) as client:
+        with KafkaClient(kafka, tls=load.tls) as client:
             for start in range(0, share, size):
                 count = min(size, share - start)
                 began = time.perf_counter()
@@ -35,7 +35,7 @@ def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
                 waits.append(time.perf_counter() - began)
                 report(count)
         if load.acks == 0:
-            settle(kafka, tp, share)
+            settle(kafka, tp, share, load.tls)
             return []
         return waits
 
@@ -47,7 +47,7 @@ def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
 
     def drain(partition: int, share: int) -> list[float]:
         tp, offset = TopicPartition(topic, partition), 0
-        with KafkaClient(kafka) as client:
+        with KafkaClient(kafka, tls=load.tls) as client:
             while offset < share:
                 found = client.fetch({tp: offset}, max_wait_ms=_WAIT_MS)[tp].records or b""
                 headers = check_batches(found, _BATCH_BYTES_MAX)

@@ -11,6 +11,7 @@ from cordwood.client.kafka import LATEST, KafkaClient
 from cordwood.errors import UnavailableError
 from cordwood.lab.loadtest.results import Load, Results
 from cordwood.model import TopicPartition
+from cordwood.tls import ClientTls
 
 PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.001
@@ -34,10 +35,10 @@ def measure(workload: str, client: str, load: Load, work: Work) -> Results:
     )
 
 
-def settle(kafka: str, tp: TopicPartition, count: int) -> None:
+def settle(kafka: str, tp: TopicPartition, count: int, tls: ClientTls | None) -> None:
     """Poll until the partition has ``count`` records, as acks=0 gets no response."""
     deadline = time.monotonic() + PATIENCE_S
-    with KafkaClient(kafka) as client:
+    with KafkaClient(kafka, tls=tls) as client:
         while (client.offset(tp, LATEST) or 0) < count:
             if time.monotonic() > deadline:
                 raise UnavailableError(f"{tp} lacks records after {PATIENCE_S:.0f} s")

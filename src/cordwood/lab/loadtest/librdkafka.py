@@ -10,6 +10,7 @@ from cordwood.lab.loadtest.clients import PATIENCE_S, measure, settle
 from cordwood.lab.loadtest.results import BATCH_BYTES, Load, Report, Results, make_values
 from cordwood.model import Codec, TopicPartition
 from cordwood.plural import plural
+from cordwood.tls import ClientTls
 
 NAME: Final = "librdkafka"
 _SOME_RECORDS: Final = 1_000  # between two polls for delivery reports
@@ -40,7 +41,7 @@ def produce(kafka: str, topic: str, load: Load, report: Report) -> Results:
         if producer.flush(PATIENCE_S):
             raise UnavailableError(f"{tp} lacks records after {PATIENCE_S:.0f} s")
         if load.acks == 0:
-            settle(kafka, tp, share)
+            settle(kafka, tp, share, load.tls)
             return []
         return delivered.waits_s
 
@@ -54,7 +55,12 @@ def consume(kafka: str, topic: str, load: Load, report: Report) -> Results:
 
     def drain(partition: int, share: int) -> list[float]:
         consumer = Consumer(
-            {"bootstrap.servers": kafka, "group.id": topic, "enable.auto.commit": False}
+            {
+                "bootstrap.servers": kafka,
+                "group.id": topic,
+                "enable.auto.commit": False,
+                **_tls_settings(load.tls),
+            }
         )
         consumer.assign([Place(topic, partition, 0)])
         left = share
@@ -93,7 +99,20 @@ def _settings(kafka: str, load: Load) -> dict[str, Any]:
         "linger.ms": 5,
         "batch.size": BATCH_BYTES,
         "queue.buffering.max.messages": _QUEUE_RECORDS,
+        **_tls_settings(load.tls),
     }
+
+
+def _tls_settings(tls: ClientTls | None) -> dict[str, str]:
+    """The client's files by librdkafka's names."""
+    if tls is None:
+        return {}
+    files = {
+        "ssl.ca.location": tls.ca,
+        "ssl.certificate.location": tls.cert,
+        "ssl.key.location": tls.key or tls.cert,
+    }
+    return {"security.protocol": "ssl", **{name: path for name, path in files.items() if path}}
 
 
 def _is_taken(producer: Any, tp: TopicPartition, value: bytes, delivered: _Delivered) -> bool:

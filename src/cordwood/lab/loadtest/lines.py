@@ -3,40 +3,62 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
+from contextlib import suppress
 from typing import Final
 
 from cordwood.address import parse_address
 from cordwood.client import Client
+from cordwood.client.broker_listeners import ListenerAddress
 from cordwood.errors import UnavailableError
 from cordwood.lab.loadtest.clients import LOOK_S, PATIENCE_S, measure
 from cordwood.lab.loadtest.results import Load, Report, Results
+from cordwood.tls import ClientTls
 
 NAME: Final = "plain socket"
 _KEY: Final = b"bench.lines"
 
 
-def push(ingress: str, control: str, load: Load, report: Report) -> Results:
+def push(ingress: ListenerAddress, control: ListenerAddress, load: Load, report: Report) -> Results:
     """Each client has its own connection; the run ends when GET_ACK has counted every line."""
-    with Client(control) as asking:
+    tls = load.tls if control.is_tls else None
+    with Client(control.address, tls=tls) as asking:
         end = asking.get_ack() + load.records
 
     size = load.batch_records
     blocks = {count: _block(load.size_bytes, count) for count in {size, load.records % size} - {0}}
 
     def pour(_partition: int, share: int) -> list[float]:
-        with socket.create_connection(parse_address(ingress), PATIENCE_S) as listener:
+        with _connect(ingress, load.tls) as listener:
             for start in range(0, share, size):
                 count = min(size, share - start)
                 listener.sendall(blocks[count])
                 report(count)
-            listener.shutdown(socket.SHUT_WR)
-            listener.recv(1)  # returns when the broker has read everything and closes
-        with Client(control) as asking:
+            _finish(listener)
+        with Client(control.address, tls=tls) as asking:
             _wait_for(asking, end)
         return []
 
     return measure("lines", NAME, load, pour)
+
+
+def _connect(ingress: ListenerAddress, tls: ClientTls | None) -> socket.socket:
+    address = parse_address(ingress.address)
+    opened = socket.create_connection(address, PATIENCE_S)
+    if ingress.is_tls and tls is not None:
+        return tls.context().wrap_socket(opened, server_hostname=address.host)
+    return opened
+
+
+def _finish(listener: socket.socket) -> None:
+    """End the sending side, and return when the broker has read everything and closes."""
+    if isinstance(listener, ssl.SSLSocket):
+        with suppress(OSError):  # the broker may close without a farewell
+            listener.unwrap()
+        return
+    listener.shutdown(socket.SHUT_WR)
+    listener.recv(1)
 
 
 def _block(size_bytes: int, count: int) -> bytes:

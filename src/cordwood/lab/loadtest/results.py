@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cordwood.model import Codec
+from cordwood.tls import ClientTls
 
 Report = Callable[[int], None]  # called with the number of records completed since the last call
 
@@ -26,6 +27,7 @@ class Load:
     acks: int = -1  # -1 means all, as in the Kafka protocol
     codec: Codec = Codec.NONE
     clients: int = 1
+    tls: ClientTls | None = None  # how the clients connect
 
     @property
     def batch_records(self) -> int:

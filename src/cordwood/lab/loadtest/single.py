@@ -23,7 +23,7 @@ def latency(kafka: str, topic: str, load: Load, report: Report) -> tuple[Results
     sent_s: list[float] = []
     ended = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        seen = pool.submit(_watch, kafka, tp, sent_s, ended)
+        seen = pool.submit(_watch, kafka, tp, load, sent_s, ended)
         started = time.perf_counter()
         try:
             acked = _send(kafka, tp, load, sent_s, report)
@@ -43,7 +43,7 @@ def _send(
     """Send records one by one and note when; returns the latency of each response."""
     waits: list[float] = []
     batch = make_batch(load, 1)
-    with KafkaClient(kafka) as client:
+    with KafkaClient(kafka, tls=load.tls) as client:
         client.partitions(tp.topic)  # open the connection before timing starts
         deadline = time.perf_counter() + LIMIT_S
         while len(waits) < load.records and (began := time.perf_counter()) < deadline:
@@ -55,11 +55,11 @@ def _send(
 
 
 def _watch(
-    kafka: str, tp: TopicPartition, sent_s: list[float], ended: threading.Event
+    kafka: str, tp: TopicPartition, load: Load, sent_s: list[float], ended: threading.Event
 ) -> list[float]:
     """Fetch records as they arrive; returns the time from sending each to receiving it."""
     waits: list[float] = []
-    with KafkaClient(kafka) as client:
+    with KafkaClient(kafka, tls=load.tls) as client:
         while not (ended.is_set() and len(waits) >= len(sent_s)):
             fetched = client.fetch({tp: len(waits)}, max_wait_ms=_WAIT_MS)[tp]
             now = time.perf_counter()

@@ -151,7 +151,9 @@ def _prepare_topic(api: BrokerApi, to: str, entries: Sequence[Entry]) -> Targets
     """Create the topic to restore to if it does not exist; returns what tasks need to stage."""
     if to not in api.targets():
         partitions = max((entry.partition for entry in entries), default=0) + 1
-        with KafkaClient(api.where.servers or "") as client:  # old records must not expire at once
+        where = api.where
+        with KafkaClient(where.servers or "", tls=where.tls) as client:
+            # Old records must not expire at once.
             client.create_topic(to, partitions, {"retention.ms": "-1"})
     return Targets(known={to: api.targets()[to]})
 

@@ -16,15 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+from cordwood.client.broker_listeners import ListenerAddress
 from cordwood.client.http import ANSWER_S, connect, send
 from cordwood.client.kafka import KafkaClient
-from cordwood.errors import RequestError, UnavailableError
+from cordwood.errors import UnavailableError
 from cordwood.protocol.api.archive import ArchivedTopic, Bundle, ListBundles, RecordBundles
 from cordwood.protocol.api.call import Call
 from cordwood.protocol.api.deliveries import Deliver, ListDeliveries, UploadFile
 from cordwood.protocol.api.readers import ChangeReader, ListReaders
 from cordwood.protocol.api.status import BrokerStatus, GetBrokerStatus
 from cordwood.protocol.api.topics import ListTopics, TopicDetail
+from cordwood.tls import ClientTls
 
 R = TypeVar("R")
 
@@ -34,10 +36,14 @@ _PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The address of a broker: of its Kafka listener or its HTTP listener; picklable."""
+    """The address of a broker: of its Kafka listener or its HTTP listener; picklable.
+
+    ``tls`` is how to connect to both; without it, connections are not encrypted.
+    """
 
     servers: str | None = None
     http: str | None = None
+    tls: ClientTls | None = None
 
     def __str__(self) -> str:
         """The address for messages."""
@@ -165,27 +171,21 @@ class BrokerApi:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            address = self.where.http or find_http(self.where.servers or "")
-            self._connection = connect(address, self._answer_s)
+            address = self.where.http or find_http(self.where)
+            self._connection = connect(address, self._answer_s, self.where.tls)
         return self._connection
 
 
-def find_http(servers: str) -> str:
+def find_http(where: BrokerAddress) -> ListenerAddress:
     """The address of the HTTP listener, from the first Kafka server that answers."""
-    for server in (each.strip() for each in servers.split(",")):
+    for server in (each.strip() for each in (where.servers or "").split(",")):
         try:
-            with KafkaClient(server, timeout_s=ANSWER_S) as client:
-                addresses = client.addresses()
+            with KafkaClient(server, timeout_s=ANSWER_S, tls=where.tls) as client:
+                return client.listener("http")
         except UnavailableError:
             continue
-        if "http" not in addresses:
-            raise RequestError(
-                f"the broker at {server} has no HTTP listener, which staged files need; start it "
-                "with --http HOST:PORT"
-            )
-        return addresses["http"]
     raise UnavailableError(
-        f"the broker at {servers or 'no address'} does not reply; is it running?"
+        f"the broker at {where.servers or 'no address'} does not reply; is it running?"
     )
 
 

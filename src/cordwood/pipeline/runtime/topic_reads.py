@@ -15,6 +15,7 @@ from cordwood.errors import CordwoodError, StaleManifest
 from cordwood.pipeline.runtime.broker_api import BrokerApi
 from cordwood.pipeline.runtime.session import known_parallelism
 from cordwood.pipeline.runtime.staging import StagingTarget
+from cordwood.pipeline.runtime.tls_options import encode_tls
 from cordwood.pipeline.source.identity import data_id_at
 from cordwood.pipeline.source.options import COMMITTED, SourceOptions, parse_options
 
@@ -26,7 +27,7 @@ def read_options(target: StagingTarget, *topics: str, **more: str) -> dict[str, 
     """Return source options that read these topics' committed records; ``more`` are added."""
     options = {**COMMITTED, "subscribe": ",".join(topics), **more}
     if target.where.servers:
-        options["kafka.bootstrap.servers"] = target.where.servers
+        options |= {"kafka.bootstrap.servers": target.where.servers, **encode_tls(target.where.tls)}
     if target.is_reachable():
         options["path"] = target.data
     return options

@@ -15,6 +15,7 @@ from cordwood.errors import InvalidOption
 from cordwood.log.format.manifest import is_job_name
 from cordwood.model import Codec, is_topic_name
 from cordwood.pipeline.runtime.broker_api import BrokerAddress
+from cordwood.pipeline.runtime.tls_options import TLS_OPTIONS, TLS_REFUSED, parse_tls
 from cordwood.pipeline.source.schema import COLUMNS as SOURCE_COLUMNS
 from cordwood.pipeline.source.schema import HEADERS
 
@@ -28,7 +29,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {  # name → accepted types
 OPTIONS: Final = {  # documented name → what it does
     "kafka.bootstrap.servers": "The broker to write to.",
     "bootstrap.servers": "The same.",
-    "http": "The broker's HTTP address instead, `host:port`.",
+    "http": "The broker's HTTP address instead, `host:port` or `https://host:port`.",
     "topic": "The topic of every row; overrides a column `topic`.",
     "queryId": (
         "Batch, with `batchId`: a repeated write is stored only once, as in `foreachBatch`."
@@ -37,6 +38,7 @@ OPTIONS: Final = {  # documented name → what it does
     "includeHeaders": "Accepted for Kafka compatibility: a column `headers` is always written.",
     "kafka.compression.type": "`none` (default), `gzip`, `snappy`, `lz4` or `zstd`.",
     "checkpointLocation": "Stream: where Spark stores the query's progress.",
+    **TLS_OPTIONS,
 }
 TUNING: Final = (  # settings of the Java producer; ignored, as deliveries have no such settings
     "kafka.acks",
@@ -58,6 +60,7 @@ REFUSED: Final = {
     "kafka.value.serializer": "values must be binary or string; encode them in the query",
     "kafka.transactional.id": "a streaming query always writes exactly once",
     "kafka.partitioner.class": "give the rows a partition column",
+    **TLS_REFUSED,
 }
 _BY_LOWER: Final = {name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)}
 _BATCH_ONLY: Final = ("queryId", "batchId")
@@ -85,8 +88,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
             )
     if ("queryId" in known) != ("batchId" in known):
         raise InvalidOption("set queryId and batchId together, to make a batch write repeatable")
-    where = BrokerAddress(_servers(known), known.get("http"))
-    if where == BrokerAddress():
+    where = _where(known)
+    if where.servers is None and where.http is None:
         raise InvalidOption("set kafka.bootstrap.servers (or http) to the broker to write to")
     return SinkOptions(
         where=where,
@@ -129,6 +132,13 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             raise InvalidOption(f"option {name} is not for the sink: {REFUSED[name]}")
         known[name] = value
     return known
+
+
+def _where(known: Mapping[str, str]) -> BrokerAddress:
+    servers, http, tls = _servers(known), known.get("http"), parse_tls(known)
+    if http is not None and tls is not None and "://" not in http:
+        http = f"https://{http.strip()}"  # kafka.security.protocol is for both listeners
+    return BrokerAddress(servers, http, tls)
 
 
 def _servers(known: Mapping[str, str]) -> str | None:

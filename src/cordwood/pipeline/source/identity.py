@@ -76,7 +76,7 @@ def ask_identity(where: BrokerAddress) -> DataIdentity | None:
                 return DataIdentity(*msgspec.structs.astuple(api.status().identity))
         for server in (where.servers or "").split(","):
             try:
-                with KafkaClient(server.strip(), timeout_s=ANSWER_S) as client:
+                with KafkaClient(server.strip(), timeout_s=ANSWER_S, tls=where.tls) as client:
                     shown = {config.name: config.value for config in client.broker_config()}
             except UnavailableError:
                 continue

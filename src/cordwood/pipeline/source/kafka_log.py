@@ -275,6 +275,7 @@ class KafkaLog:
                 client_id=CLIENT_ID,
                 timeout_s=self._options.poll_timeout_ms / 1000,
                 advice="is it running, and is kafka.bootstrap.servers right?",
+                tls=self._options.tls,
             )
         return self._clients[address]
 

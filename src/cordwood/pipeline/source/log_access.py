@@ -76,7 +76,9 @@ def reach_log(options: SourceOptions) -> Log:
     if options.path is not None and options.servers is None:
         check_data_id(options.path, options.data_id)
         return _open_files(options, options.path)
-    if options.path is not None and is_proved(options.path, BrokerAddress(servers=options.servers)):
+    if options.path is not None and is_proved(
+        options.path, BrokerAddress(servers=options.servers, tls=options.tls)
+    ):
         try:
             return _open_files(options, options.path)
         except (NotDataDirectory, UnavailableError) as error:

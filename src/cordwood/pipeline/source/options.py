@@ -19,8 +19,10 @@ from typing import Any, Final
 from cordwood.config import KEEP_ALL, nearest
 from cordwood.errors import InvalidOption
 from cordwood.model import TopicPartition, is_topic_name
+from cordwood.pipeline.runtime.tls_options import TLS_OPTIONS, TLS_REFUSED, parse_tls
 from cordwood.pipeline.source.schema import FIXED_COLUMNS, HEADERS, parse_columns
 from cordwood.settings.units import DURATIONS_MS
+from cordwood.tls import ClientTls
 
 
 class Edge(Enum):
@@ -71,6 +73,7 @@ class SourceOptions:
     subscription: TopicSelection
     path: str | None
     servers: str | None
+    tls: ClientTls | None
     starting: Position
     ending: Position
     no_match_is_latest: bool  # startingOffsetsByTimestampStrategy: latest rather than error
@@ -148,7 +151,7 @@ OPTIONS: Final = {  # documented name → what it does
         "`read_uncommitted` (default) or `read_committed`: skip records of open or aborted "
         "transactions. Cordwood's own jobs read committed."
     ),
-    "kafka.security.protocol": "Only `PLAINTEXT`.",
+    **TLS_OPTIONS,
     "fetchOffset.numRetries": "How often a failed request is retried. Default: `3`.",
     "fetchOffset.retryIntervalMs": "Pause between retries. Default: `1000`.",
     "kafkaConsumer.pollTimeoutMs": "How long a task waits for the broker. Default: `120000`.",
@@ -183,6 +186,7 @@ REFUSED: Final = {
     "kafka.value.deserializer": "values are binary; decode them in the query",
     "kafka.enable.auto.commit": "set commitGroup to commit a cursor at each micro-batch",
     "kafka.interceptor.classes": "transform records in the query",
+    **TLS_REFUSED,
 }
 _BY_LOWER: Final = {
     name.lower(): name for name in (*OPTIONS, *TUNING, *REFUSED)
@@ -201,11 +205,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         _refuse_any(values, _BATCH_ONLY, "not valid in streaming queries: a stream has no end")
     else:
         _check_batch(starting, ending)
-    _check_plain(values)
     parsed = SourceOptions(
         subscription=_parse_subscription(values),
         path=values.get("path"),
         servers=_parse_servers(values),
+        tls=parse_tls(values),
         starting=starting,
         ending=ending,
         no_match_is_latest=_parse_choice(
@@ -381,16 +385,6 @@ def _touches(position: Position, edge: Edge) -> bool:
     if isinstance(position, AtOffsets):
         return edge.value in position.offsets.values()
     return position is edge
-
-
-def _check_plain(values: Mapping[str, str]) -> None:
-    """Raise ``InvalidOption`` for a security protocol other than ``PLAINTEXT``."""
-    protocol = values.get("kafka.security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise InvalidOption(
-            f"option kafka.security.protocol: {protocol} is not supported here; use PLAINTEXT, "
-            'or Spark\'s own format("kafka")'
-        )
 
 
 def _check_whole(options: SourceOptions) -> None:

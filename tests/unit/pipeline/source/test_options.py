@@ -98,6 +98,7 @@ def test_starting_position_takes_the_most_exact_option(options, expected):
         ({"kafka.auto.offset.reset": "earliest"}, "set startingOffsets"),
         ({"kafka.enable.auto.commit": "true"}, "set commitGroup"),
         ({"kafka.security.protocol": "SASL_SSL"}, "SASL_SSL is not supported"),
+        ({"kafka.sasl.jaas.config": "x"}, "SASL comes with access control"),
         ({"kafka.isolation.level": "serializable"}, "read_uncommitted, read_committed"),
         ({"kafka.bootstrap.servers": "nowhere"}, "'nowhere' is not host:port"),
         ({"filterPushdown": "maybe"}, "'maybe' is not one of auto, true, false"),
