@@ -53,7 +53,8 @@ LINES = [
 def test_a_topic_can_be_piped_into_another(cordwood):
     """``consume -J | produce -J`` copies partition, timestamp, key, value and headers."""
     for topic in ("from", "to"):
-        cordwood("topic", "create", topic, "-p", "2")
+        # The records are from 1970: with a time limit, a slow run would find them deleted.
+        cordwood("topic", "create", topic, "-p", "2", "-c", "retention.ms=-1")
     typed = "".join(json.dumps(line) + "\n" for line in LINES)
     made = cordwood("produce", "from", "-J", stdin=typed)
     assert (made.returncode, made.stderr) == (0, "appended 3 records to from\n")
