@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 RUN_HERE = {
     "aiokafka_client.py",
-    "cdc_table.py",
     "confluent_client.py",
     "kafka_python_client.py",
     "lines.sh",
@@ -63,8 +62,10 @@ def produce(broker: Broker, topic: str, text: str, *words: str) -> None:
 
 
 def test_every_example_is_run_by_a_test():
-    """RUN_HERE lists exactly the files in examples/."""
+    """RUN_HERE lists exactly the files in examples/; tests/integration/ecosystem runs cdc/."""
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == RUN_HERE
+    directories = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+    assert directories - {"__pycache__"} == {"cdc"}
 
 
 def test_confluent_example_reads_what_it_wrote(broker: Broker):
@@ -118,20 +119,3 @@ def test_streaming_example_goes_on_where_it_stopped(broker: Broker, tmp_path: Pa
     shown = run(sys.executable, "-m", "cordwood", "group", "describe", "shouting", "-b",
                 broker.kafka, "--format", "csv")  # fmt: skip
     assert shown.splitlines()[1:] == ["lines,0,2,3,1"]
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # Spark starts twice, on a machine that may be busy
-def test_cdc_example_gives_the_newest_row_of_each_key(broker: Broker, tmp_path: Path):
-    """The table holds the latest update of each key and no deleted keys."""
-    changes = [
-        '1={"name": "Ada", "city": "London"}',
-        '2={"name": "Bob", "city": "Paris"}',
-        '3={"name": "Cyd", "city": "Rome"}',
-        '1={"name": "Ada", "city": "Turin"}',
-        "2=",
-    ]
-    produce(broker, "users", "\n".join(changes) + "\n", "-K", "=", "-Z")
-    printed = example("cdc_table.py", broker.kafka, "users", tmp_path / "table.parquet")
-    assert printed == "1 Ada Turin\n3 Cyd Rome\n"

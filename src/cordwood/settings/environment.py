@@ -30,6 +30,7 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "CORDWOOD_MASTER": "The Spark master: `--master` of every command that runs on Spark.",
     "CORDWOOD_SPARK_CONF": "Spark settings: `--conf` of every command that runs on Spark.",
     "CORDWOOD_KAFKA_JARS": "The directory of Kafka's jars, for the tests and benchmarks with them.",
+    "CORDWOOD_ECOSYSTEM_JARS": "The directory of Kafka's ecosystem, for `examples/cdc` and tests.",
     "CORDWOOD_BENCH_*": "Sizes of the benchmarks in `bench/`.",
     "CORDWOOD_TESTS_*": "Options of the test suite.",
 }
