@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from cordwood.batch.recoding import Recoding
-from cordwood.clock import ManualClock
 from cordwood.model import Codec
+from support.clock import ManualClock
 from support.compaction import TP, Chance, CompactionHarness, data_records
 from support.crash import Crash, CrashFiles, Power
 
