@@ -25,7 +25,7 @@ def test_produce_shows_what_has_gone_until_the_pipe_ends():
         child.stdin.flush()
         assert "to t" in terminal.wait_for("1.0 kB")
         child.communicate(timeout=60)
-        assert terminal.text().rstrip().endswith("1 records")
+        assert terminal.text().rstrip().endswith("appended 1 record to t")
 
 
 def test_consume_shows_its_share_beside_a_pipe_and_not_among_records():

@@ -12,8 +12,8 @@ from cordwood.batch.header import check_batches
 from cordwood.batch.records import encode_batch
 from cordwood.errors import (
     CorruptionError,
-    InvalidPartitions,
     PartitionOffline,
+    RequestError,
     UnavailableError,
 )
 from cordwood.log.format.layout import SEGMENT_FACTS
@@ -252,7 +252,7 @@ def test_a_damaged_partition_is_not_accepted(store):
 def test_a_partition_that_serves_has_no_loss_to_accept(store):
     """``accept_loss`` on an online partition is refused and changes nothing."""
     append(store.partition(TP), "a")
-    with pytest.raises(InvalidPartitions, match="t-0 is online"):
+    with pytest.raises(RequestError, match="t-0 is online"):
         store.accept_loss(TP)
     assert values_in(store.partition(TP)) == {0: "a"}
 

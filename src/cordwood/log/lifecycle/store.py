@@ -42,6 +42,7 @@ from cordwood.errors import (
     InvalidPartitions,
     InvalidTopic,
     PartitionOffline,
+    RequestError,
     TopicExists,
 )
 from cordwood.log.files.disk import Files
@@ -334,7 +335,7 @@ class Store(LiveTopics):
         live = self.topic(tp.topic)
         with suppress(PartitionOffline):
             live.partition(tp.partition).load()
-            raise InvalidPartitions(f"{tp} is online and has no known loss")
+            raise RequestError(f"{tp} is online and has no known loss")
         accepted = accept_loss(
             self.data / str(tp),
             tp,
