@@ -28,8 +28,9 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mutual(certs: Path) -> Iterator[Broker]:
-    """A broker with TLS only that requires client certificates."""
+    """A broker with TLS only that requires client certificates; it has one record."""
     with tls_broker(certs) as running:
+        assert ask_blocking("Producer", running.address("ingress_tls"), client_tls(certs)) == 1
         yield running
 
 
