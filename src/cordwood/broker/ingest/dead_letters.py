@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from cordwood.broker.ingest.flow_control import IngressBuffer, PauseReason
 from cordwood.broker.ingest.stream import LineStream
@@ -67,7 +68,13 @@ class DeadLetterWriter:
         except CordwoodError as error:  # the broker is stopping
             logger.warning("dead_letter.lost count=%d error=%s", len(lines), error)
         else:
-            future.add_done_callback(_log_lost)
+            stream.begin()  # the connection is closed after its dead letters are durable
+            future.add_done_callback(partial(_finish, stream))
+
+
+def _finish(stream: LineStream, future: asyncio.Future[Appended]) -> None:
+    _log_lost(future)
+    stream.end()
 
 
 def _log_lost(future: asyncio.Future[Appended]) -> None:
