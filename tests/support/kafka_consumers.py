@@ -220,3 +220,15 @@ class Child:
         """Kill the process, so that it does not leave the group."""
         self.process.kill()
         self.process.wait()
+
+
+def fill(address, topic, count, *, partitions=6, first=0):
+    """Produce consecutive numbers to the partitions in turn."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    for number in range(first, first + count):
+        producer.produce(topic, b"%d" % number, partition=number % partitions)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def numbers(values):
+    return sorted(map(int, values))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.batch.header import BatchHeader, parse_header
-from cordwood.batch.records import decode_batch, encode_batch, frame_batch
+from cordwood.batch.records import decode_batch, empty_batch, encode_batch
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError
 from cordwood.log.files.disk import Files
 from cordwood.log.write.partition import Appended, Partition
-from cordwood.model import NO_PRODUCER, NO_TIMESTAMP, Record, TopicPartition
+from cordwood.model import Record, TopicPartition
 from support.clock import ManualClock
 from support.crash import QuickFiles
 
@@ -61,21 +61,7 @@ def a_batch(*values: bytes, times_ms: list[int] | None = None, **fields: Any) ->
 
 def an_empty_batch() -> bytearray:
     """Return a batch whose records compaction has removed."""
-    return bytearray(
-        frame_batch(
-            b"",
-            base_offset=0,
-            leader_epoch=0,
-            attributes=0,
-            last_offset_delta=0,
-            base_timestamp_ms=NO_TIMESTAMP,
-            max_timestamp_ms=NO_TIMESTAMP,
-            producer_id=NO_PRODUCER,
-            producer_epoch=NO_PRODUCER,
-            base_sequence=NO_PRODUCER,
-            count=0,
-        )
-    )
+    return bytearray(empty_batch(1, 0))
 
 
 def append(

@@ -250,12 +250,15 @@ class Compressor:
     def _due(self) -> list[CompressionTarget]:
         due: list[CompressionTarget] = []
         for topic in list(self._store.topics):
-            for target in self._plan_topic(topic, demand=False):
-                if target.planned.status is CompressionStatus.DUE:
-                    due.append(target)
-                if len(due) >= ROUND_SEGMENTS:
-                    return due
-        return due
+            try:
+                planned = list(self._plan_topic(topic, demand=False))
+            except (CordwoodError, OSError) as error:  # the other topics do not wait for it
+                logger.warning("compression.postponed topic=%s error=%s", topic, error)
+                continue
+            due += [each for each in planned if each.planned.status is CompressionStatus.DUE]
+            if len(due) >= ROUND_SEGMENTS:
+                break
+        return due[:ROUND_SEGMENTS]
 
     def _plan_topic(self, topic: str, *, demand: bool) -> Iterator[CompressionTarget]:
         live = self._store.topics.get(topic)

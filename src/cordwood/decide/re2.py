@@ -17,7 +17,7 @@ because only whole texts without line breaks are matched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from cordwood.decide.re2_syntax import (
     Boundary,
@@ -100,6 +100,7 @@ def _emit_either(parts: tuple[Node, ...], program: list[Instruction]) -> None:
 # --- matching -------------------------------------------------------------------------------
 
 States = frozenset[int]
+T = TypeVar("T")
 
 
 class Pattern:
@@ -176,7 +177,7 @@ class Pattern:
         return len(self._program) - 1 in states
 
     @staticmethod
-    def _keep(kept: dict, key: object, value: object) -> None:  # type: ignore[type-arg]
+    def _keep(kept: dict[tuple[States, str], T], key: tuple[States, str], value: T) -> None:
         if len(kept) >= KEPT_SETS_MAX:
             kept.clear()
         kept[key] = value

@@ -20,6 +20,8 @@ from support.kafka_consumers import (
     Child,
     ConfluentMember,
     ConsumerMember,
+    fill,
+    numbers,
     read,
     settle,
     shared,
@@ -46,33 +48,6 @@ def broker():
 def topic(broker):
     """A new topic of six partitions."""
     return create_topic(broker.kafka, f"{next(NAMES)}-{uuid.uuid4().hex[:6]}", 6)
-
-
-@pytest.fixture
-def operator(broker):
-    """An admin client kept alive by a fixture: garbage collection would cancel its requests."""
-    return AdminClient({"bootstrap.servers": broker.kafka})
-
-
-@pytest.fixture
-def members():
-    """A list of group members; all are closed when the test ends."""
-    opened = []
-    yield opened
-    for member in opened:
-        member.close()
-
-
-def fill(address, topic, count, *, partitions=6, first=0):
-    """Produce consecutive numbers to the partitions in turn."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": address})
-    for number in range(first, first + count):
-        producer.produce(topic, b"%d" % number, partition=number % partitions)
-    assert producer.flush(PATIENCE_S) == 0
-
-
-def numbers(values):
-    return sorted(map(int, values))
 
 
 def describe(operator, group):

@@ -175,6 +175,24 @@ def test_a_failure_is_reported_and_tried_again_later(harness, monkeypatch):
     assert harness.codecs() == {Codec.ZSTD}
 
 
+def test_a_topic_that_cannot_be_planned_delays_no_other(harness, monkeypatch, caplog):
+    """If the segments of one topic cannot be looked up, the task goes on with the others."""
+    harness.fill(30)
+    harness.store.create_topic("a", 1, CONFIG)
+    harness.clock.advance(MINUTE_MS)
+    plan_topic = harness.compressor._plan_topic
+
+    def failing(topic, *, demand):
+        if topic == "a":
+            raise UnavailableError("the metadata store does not answer")
+        return plan_topic(topic, demand=demand)
+
+    monkeypatch.setattr(harness.compressor, "_plan_topic", failing)
+    assert harness.run_due()
+    assert harness.codecs() == {Codec.ZSTD}
+    assert "compression.postponed topic=a error=the metadata store" in caplog.text
+
+
 def test_a_report_ends_with_the_segment_it_is_about(harness, monkeypatch):
     """A failed segment that retention dropped is no problem any more."""
     harness.fill(30, 30)
